@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -104,6 +105,21 @@ def several(items: str, item: Domain, at_least: int = 0) -> Domain:
         return tuple(item.check(name, value) for value in listed)
 
     return Domain(check, f"list of {items}", converts=True)
+
+
+def own_path(example: str) -> Check:
+    """Return the check of the path of a file of the user's own, which must be set.
+
+    Args:
+        example: A path for the message.
+    """
+
+    def check(name: str, path: Any) -> None:
+        if not isinstance(path, str | Path) or not str(path):
+            wanted = f"be set to a file, for example {name}={example}"
+            raise require.wrong(name, wanted, got=repr(path))
+
+    return check
 
 
 Flag = Annotated[bool, Domain(require.boolean, "True or False")]

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.core import require
 from turnout.core.arrays import as_array
-from turnout.core.domains import CheckedFields, Finite, Flag, check_fields
+from turnout.core.domains import CheckedFields, Finite, Flag, check_fields, own_path
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object, nearest
 from turnout.core.types import Array, IntArray
@@ -24,14 +24,8 @@ from turnout.data.files import Files, FileSource, Raw, numbered, read_npz
 T = TypeVar("T")
 
 
-def _check_path(field: str, path: object) -> None:
-    if not isinstance(path, str | Path) or not str(path):
-        wanted = f"be set to a file, for example {field}=data.npz"
-        raise require.wrong(field, wanted, got=repr(path))
-
-
 #: The path of the user's own file, not empty.
-OwnPath = Annotated[str, _check_path]
+OwnPath = Annotated[str, own_path("data.npz")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

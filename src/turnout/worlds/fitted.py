@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 
@@ -175,6 +175,14 @@ def _check_source(field: str, source: object) -> None:
     raise require.wrong(field, wanted, got=repr(source))
 
 
+#: What ``turnout fit`` wrote: a path or, in Python, the arrays themselves.
+_Source = Annotated[str, _check_source]
+
+
+def _learned(source: object) -> FittedArrays:
+    return source if isinstance(source, FittedArrays) else read_arrays(str(source))
+
+
 @dataclass(frozen=True, slots=True)
 class _Fitted(CheckedFields):
     """A model that reads what was learned.
@@ -185,19 +193,13 @@ class _Fitted(CheckedFields):
             Otherwise everyone has the best estimate.
     """
 
-    path: str = ""
+    path: _Source = ""
     draw: Flag = True
-
-    def __post_init__(self) -> None:
-        """Check the fields; in Python, the arrays themselves may stand for the path."""
-        _check_source("path", self.path)
-        super(_Fitted, self).__post_init__()
 
     @property
     def learned(self) -> FittedArrays:
         """The arrays."""
-        source: object = self.path
-        return source if isinstance(source, FittedArrays) else read_arrays(self.path)
+        return _learned(self.path)
 
     def effects(self, n_clients: int, seed: int) -> FloatArray:
         """Return (n, 5) the effects of all clients in the world of a seed.
@@ -437,13 +439,8 @@ class FittedPopulation(Population):
             Otherwise everyone has the best estimate.
     """
 
-    path: str = ""
+    path: _Source = ""
     draw: Flag = True
-
-    def __post_init__(self) -> None:
-        """Check the fields; in Python, the arrays themselves may stand for the path."""
-        _check_source("path", self.path)
-        super(FittedPopulation, self).__post_init__()
 
     def num_samples(self, n_clients: int, seed: int) -> IntArray:
         """Return the number of examples of each client, at least one."""
@@ -455,6 +452,4 @@ class FittedPopulation(Population):
         return np.exp(self._effects(n_clients, seed)[:, _LOSS])
 
     def _effects(self, n_clients: int, seed: int) -> FloatArray:
-        source: object = self.path
-        learned = source if isinstance(source, FittedArrays) else read_arrays(self.path)
-        return _drawn(learned, self.draw, n_clients, seed).effects
+        return _drawn(_learned(self.path), self.draw, n_clients, seed).effects

@@ -18,8 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from turnout.core import require
-from turnout.core.domains import CheckedFields, Flag, Positive
+from turnout.core.domains import CheckedFields, Flag, Positive, own_path
 from turnout.core.errors import InvalidInput
 from turnout.core.types import BoolArray, FloatArray, IntArray
 from turnout.worlds.base import Availability, Moment, WorldStream, fixed_rng, frozen
@@ -29,14 +28,8 @@ from turnout.worlds.devices import Devices
 _KBIT_PER_MBIT = 1000.0
 
 
-def _check_path(field: str, path: object) -> None:
-    if not isinstance(path, str) or not path:
-        wanted = f"be set to a file, for example {field}=mine.csv"
-        raise require.wrong(field, wanted, got=repr(path))
-
-
 #: The path of a file of the user's own.
-OwnPath = Annotated[str, _check_path]
+OwnPath = Annotated[str, own_path("mine.csv")]
 
 
 @dataclass(frozen=True, slots=True)
