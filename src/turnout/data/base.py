@@ -35,8 +35,24 @@ class Draw(IntEnum):
         return stream(seed, Purpose.PARTITION, int(self))
 
 
+class _Labelled:
+    """Examples with labels: what kind of labels they are."""
+
+    y: Array
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are word numbers with a label at each position."""
+        return self.y.ndim == 2
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether examples have targets of a regression in the place of labels."""
+        return self.y.dtype.kind == "f"
+
+
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(_Labelled):
     """Examples before they are divided among clients.
 
     Images are (N, channels, height, width) of uint8, vectors (N, d) of float32, texts (N, length)
@@ -104,16 +120,6 @@ class Dataset:
             raise require.wrong("group_names", wanted, got=f"{len(self.group_names)} names")
         return group.astype(np.int64, copy=False)
 
-    @property
-    def is_text(self) -> bool:
-        """Whether examples are word numbers with a label at each position."""
-        return self.y.ndim == 2
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether examples have targets of a regression in the place of labels."""
-        return self.y.dtype.kind == "f"
-
 
 #: Who gets which examples: client i gets ``rows[offsets[i]:offsets[i + 1]]`` of ``rows, offsets``.
 Assignment = tuple[IntArray, IntArray]
@@ -157,7 +163,7 @@ class Partition(ABC):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FederatedData:
+class FederatedData(_Labelled):
     """The examples of every client, one client after the other.
 
     Client i trains on rows ``offsets[i] .. offsets[i + 1] - 1`` of ``x`` and ``y``. Its hold-out
@@ -223,16 +229,6 @@ class FederatedData:
     def example_shape(self) -> tuple[int, ...]:
         """Shape of one example as a model sees it."""
         return tuple(self.x.shape[1:])
-
-    @property
-    def is_text(self) -> bool:
-        """Whether examples are word numbers with a label at each position."""
-        return self.y.ndim == 2
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether examples have targets of a regression in the place of labels."""
-        return self.y.dtype.kind == "f"
 
     @property
     def label_counts(self) -> IntArray:
