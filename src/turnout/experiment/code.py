@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -26,6 +27,9 @@ _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*(?:\.\w+)*")
 _INSTALLED = ("site-packages", "dist-packages")
 #: What a built-in selector is made of; a version stands for the rest of turnout.
 _ALGORITHMS = ("selectors", "sampling")
+#: Files of which it is remembered what they import, and what they are without comments: each cell
+#: of an experiment asks for those of its selector.
+_MOST_FILES = 512
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -77,7 +81,7 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     modules = filter(_is_ours, _modules([variant.name, variant.parameters]))
     named = {file for module in modules for file in _files(base, module)[-1:]}
     ours = _reached(base, named, _is_algorithm)
-    digests = {name: hashlib.sha256(_bare(content)).hexdigest() for name, content in ours.items()}
+    digests = {name: _digest_of_bare(content) for name, content in ours.items()}
     world = _texts(experiment.table()["world"])
     traces = {path: content_id(Path(path)) for key, path in world if key == "path"}
     return dict(sorted(digests.items())) | traces
@@ -98,6 +102,11 @@ def _is_algorithm(name: str) -> bool:
     parts = name.split("/")
     is_index = name == "turnout/selectors/__init__.py"  # which imports every selector
     return len(parts) > 2 and parts[1] in _ALGORITHMS and not is_index
+
+
+@functools.lru_cache(maxsize=_MOST_FILES)
+def _digest_of_bare(content: bytes) -> str:
+    return hashlib.sha256(_bare(content)).hexdigest()
 
 
 def _bare(content: bytes) -> bytes:
@@ -173,21 +182,20 @@ def _files(base: Path, module: str) -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def _imports(content: bytes, place: Path) -> Iterator[str]:
+@functools.lru_cache(maxsize=_MOST_FILES)
+def _imports(content: bytes, place: Path) -> tuple[str, ...]:
     """Return the modules that a file imports; some of the names may be no modules."""
-    if place.suffix != ".py":
-        return
-    package = ".".join(place.parent.parts)
+    package, found = ".".join(place.parent.parts), list[str]()
     try:
-        tree = ast.parse(content)
+        tree = ast.parse(content if place.suffix == ".py" else b"")
     except (SyntaxError, ValueError):  # it was not imported
-        return
+        return ()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             stem = "." * node.level + (node.module or "")
             with contextlib.suppress(ImportError):  # of a package, in a file that is in none
                 module = importlib.util.resolve_name(stem, package)
-                yield module
-                yield from (f"{module}.{alias.name}" for alias in node.names)
+                found += (module, *(f"{module}.{alias.name}" for alias in node.names))
+    return tuple(dict.fromkeys(found))
