@@ -227,6 +227,12 @@ def test_a_damaged_cell_is_exit_code_1_and_the_rest_is_shown() -> None:
 # reproduce -------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no figures, which take longer than the runs of these tests."""
+    monkeypatch.setattr("turnout.studies.reproduction.draw", lambda *_, **__: [])
+
+
 @pytest.mark.filterwarnings("ignore:penalty = 50:UserWarning")  # the paper's V
 def test_reproduce_prints_claims_and_draws_figures() -> None:
     arguments = ("reproduce", "rbcs-f", "--figure", "3", "4", "--rounds", "60", "--seeds", "2")
@@ -249,6 +255,7 @@ def test_reproduce_prints_claims_and_draws_figures() -> None:
     assert Path("runs/rbcs-f.json").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_are_kept_and_judged_without_running_again() -> None:
     arguments = ("reproduce", "rbcs-f", "--figure", "4", "--rounds", "30", "--seeds", "2")
     kept = Path("kept/rbcs-f.json")
@@ -268,6 +275,7 @@ def test_results_are_kept_and_judged_without_running_again() -> None:
     assert kept.read_bytes() == content
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("when", "kept_lengths"), [("before", [1]), ("after", [1, 4])])
 def test_an_interruption_keeps_the_results_of_what_is_complete(
     monkeypatch: pytest.MonkeyPatch, when: str, kept_lengths: list[int]
@@ -293,6 +301,7 @@ def test_an_interruption_keeps_the_results_of_what_is_complete(
     assert all(part["schemes"] for part in parts)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_damaged_run_is_named_and_the_others_are_run_and_kept() -> None:
     arguments = ("reproduce", "rbcs-f", "--figure", "2", "--rounds", "3", "--seeds", "1")
     arguments += ("--jobs", "1", "--no-extras")
@@ -331,6 +340,7 @@ def test_one_setting_can_be_chosen() -> None:
     assert "no setting 'alpha = 7'" in result.output
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("differs", "exit_code"), [("", 1), ("another rule", 0)])
 def test_a_claim_that_fails_in_the_papers_own_setting_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, differs: str, exit_code: int
@@ -350,6 +360,7 @@ def test_a_claim_that_fails_in_the_papers_own_setting_is_exit_code_1(
     assert [claim["verdict_alone"] for claim in content["claims"]] == ["fails"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_extras_show_the_published_forms_and_regret() -> None:
     arguments = ("reproduce", "e3cs-journal", "--figure", "4", "--rounds", "12", "--seeds", "2")
     result = run(*arguments, "--jobs", "1")
@@ -369,6 +380,7 @@ def test_data_dir_must_be_a_folder_and_reaches_the_worlds(
     assert os.environ["TURNOUT_DATA"] == str(tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.filterwarnings("ignore:penalty = 50:UserWarning")  # the paper's V
 def test_a_scheme_that_has_a_seed_does_not_run_it_again() -> None:
     arguments = ("reproduce", "rbcs-f", "--rounds", "30", "--results", "kept", "--jobs", "1")

@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -401,6 +401,7 @@ def headline_table(rulings: Sequence[Ruling]) -> TextTable:
     )
 
 
+@lru_cache(maxsize=1)
 def load_plan() -> Plan:
     """Return the plan that turnout ships."""
     text = resources.files("turnout.studies").joinpath("plan.toml").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib import resources
@@ -259,7 +260,8 @@ def sooner(trials: Trials, label: str, other: str, measures: Measures) -> FloatA
     if not set(labels) <= trials.schemes.keys():
         return np.zeros(0)
     common = set.intersection(*(set(trials.schemes[each].seeds) for each in labels))
-    same = trials.only(sorted(common))
+    same = replace(trials, schemes={each: trials.schemes[each] for each in labels})
+    same = same.only(sorted(common))
     horizon = same.values(BASELINE, measures.length)
     own, others = (np.minimum(same.values(x, measures.time), horizon) for x in (label, other))
     return np.asarray(np.log(others) - np.log(own))
