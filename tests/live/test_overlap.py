@@ -10,7 +10,16 @@ import turnout
 from tests.live.history import FakePort
 from tests.live.history import History as Accidents
 from turnout import InvalidInput, Status
-from turnout.live import Identity, Kind, LiveSettings, OverlappingSession, Quorum, Reply, Session
+from turnout.live import (
+    Identity,
+    Kind,
+    LiveSettings,
+    MissingMetric,
+    OverlappingSession,
+    Quorum,
+    Reply,
+    Session,
+)
 from turnout.live.clients import merge, rename
 from turnout.live.driver import OverlappingLive
 from turnout.live.members import Enrolled
@@ -520,3 +529,18 @@ def test_clients_at_work_keep_their_work_under_a_new_name_and_are_not_merged(tic
     other.load(rename(saved, client, "renamed"))
     assert other.receive("renamed", Reply(), 0)
     assert other.close().ids == ("renamed",)
+
+
+def test_the_first_reply_does_not_end_the_run_if_another_one_has_the_metric(ticking):
+    """A selector that needs a metric stops the run only if no reply of a round has it."""
+    session = present(live_session(Buffered(2, 3), "oort"))
+    first = session.open()
+    session.receive(first.ids[0], Reply(content="without"), first.round)
+    session.receive(first.ids[1], Reply(metrics={"loss_rms": 0.5}, content="with"), first.round)
+    assert session.close().answers == ("without", "with")
+    session = present(live_session(Buffered(2, 3), "oort"))
+    first = session.open()
+    for client in first.ids[:2]:
+        session.receive(client, Reply(), first.round)
+    with pytest.raises(MissingMetric, match="Oort needs 'loss_rms', and no reply has it"):
+        session.close()

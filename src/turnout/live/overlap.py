@@ -343,6 +343,7 @@ class OverlappingSession(Session):
             rows = list(self._replies)
             versions = self.flights.ended["version"][rows].tolist() if rows else []
             replies = list(self._replies.values())
+            self.reports.check(replies)
             faults = {} if reject is None else reject(replies, versions)
             for i, why in faults.items():
                 self._drop(rows[i], f"reply dropped, {why}")
@@ -473,7 +474,7 @@ class OverlappingSession(Session):
             reason = None if reply.kind is Kind.ANSWERED else reply.reason or reply.kind.value
         multiple = math.nan
         if reply is not None and status is Status.COMPLETED:
-            self.reports.check([reply])
+            self.reports.note([reply])
             multiple, fault = self.judge(index, reply)
             if fault is not None:
                 status, reason = Status.FAILED, f"reply dropped, {fault}"
@@ -554,6 +555,7 @@ class OverlappingSession(Session):
         def end(times: tuple[float, float]) -> ClosedRound:
             self.journal.n_clients = max(1, self.engine.n_clients)
             answers = done.answers
+            self.reports.check(replies)
             faults = {} if reject is None else reject(replies, answers.versions.tolist())
             for i, why in faults.items():
                 client = self.roster.id_of(int(answers.clients[i]))

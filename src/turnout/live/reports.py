@@ -146,13 +146,8 @@ class Reports:
         """
         if not answers:
             return
-        wanted = self.needed | ({} if self.weight_key is None else {_WEIGHT: self.weight_key})
-        self.seen |= {_ANSWER} | {
-            name
-            for name, key in wanted.items()
-            if any(self.has(reply.metrics, name, key) for reply in answers)
-        }
-        missing = {name: key for name, key in wanted.items() if name not in self.seen}
+        self.note(answers)
+        missing = {name: key for name, key in self._wanted.items() if name not in self.seen}
         for name in missing.keys() & self.selector.optional_metrics.keys():
             self._log_lack(name, missing.pop(name))
         weight, parts = missing.pop(_WEIGHT, None), []
@@ -167,6 +162,25 @@ class Reports:
             parts.append(f"{who}, and no reply has it: {how}.")
         if parts:
             raise MissingMetric(" ".join(parts))
+
+    def note(self, answers: Collection[Reply]) -> None:
+        """Remember which needed metrics answers have.
+
+        Args:
+            answers: The answers.
+        """
+        if answers:
+            self.seen.add(_ANSWER)
+        self.seen |= {
+            name
+            for name, key in self._wanted.items()
+            if any(self.has(reply.metrics, name, key) for reply in answers)
+        }
+
+    @property
+    def _wanted(self) -> dict[str, str]:
+        """The needed metrics and the weight, with their keys."""
+        return self.needed | ({} if self.weight_key is None else {_WEIGHT: self.weight_key})
 
     def _log_lack(self, name: str, key: str) -> None:
         if name not in self._logged:

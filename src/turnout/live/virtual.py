@@ -144,7 +144,7 @@ class _Nodes(Participants):
         replies = {i: self.early.pop(piece) for i, piece in enumerate(pieces)}
         self._sent.difference_update(pieces)
         sound = {i: one for i, one in replies.items() if one.kind is Kind.ANSWERED}
-        session.reports.check(sound.values())
+        session.reports.note(sound.values())
         for i in list(sound):
             _, fault = session.judge(pieces[i][1], sound[i])
             if fault is not None:
