@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -34,6 +35,7 @@ from tests.live.flower.fake import Fate, by_name, federation, model
 from turnout import InvalidInput, Status, simulate
 from turnout.live import AlertRules, Follower, Guard, VirtualWorld
 from turnout.live.flower import SelectingStrategy
+from turnout.live.flower.client import describe
 from turnout.live.flower.stale import StaleSteps
 from turnout.live.receipts import Receipts, check_receipt
 from turnout.results.answers import read_open
@@ -565,3 +567,30 @@ def test_the_example_of_the_how_to_runs(ticking):
     assert run.overlaps
     assert run.n_rounds == 6
     assert run.concurrency == pytest.approx(30.0, rel=0.1)
+
+
+def test_a_reply_that_is_the_very_record_that_was_sent_changes_no_model(ticking):
+    """A grid in this process may hand over the server's own arrays."""
+
+    def run(*, hands_back):
+        grid = slow_and_fast()
+        if hands_back:
+            app = ClientApp()
+            describe(app, stable_id="client-000", num_examples=1)
+
+            @app.train()
+            def train(message, context):
+                metrics = {"num-examples": 1, "loss": 1.0, "duration": 0.25, "loss_std": 0.1}
+                metrics |= {"loss_rms": 2.0, "norm_bit": 1.0, "train_loss": 0.5}
+                arrays = message.content["arrays"]
+                content = RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})
+                return Message(content, reply_to=message)
+
+            by_name(grid)["client-000"].app = app
+        by_name(grid)["client-000"].delay = 1.75  # stale, and others still work on its model
+        strategy = strategy_of(Buffered(2, 6))
+        found = strategy.start(grid, model(), num_rounds=10)
+        assert strategy.run.staleness[strategy.run.clients == 0].max() > 0
+        return [array.tobytes() for array in found.arrays.to_numpy_ndarrays()]
+
+    assert run(hands_back=True) == run(hands_back=False)

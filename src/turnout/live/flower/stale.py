@@ -168,31 +168,38 @@ class StaleSteps:
         Args:
             messages: The replies; they are changed in place.
         """
-        records = [next(iter(one.content.array_records.values())) for one in messages]
+        records = [arrays_of(message) for message in messages]
         answers = self.answers
         factors = answers.rule.of_updates(answers.staleness, lambda: self._deviations(records))
         examples = np.where(np.isfinite(self.examples), self.examples, 1.0) * answers.times
         weighted = float(examples @ factors)
         share = float(examples.sum()) / weighted if weighted > 0.0 else math.nan
-        for record, base, factor in zip(records, self.bases, factors.tolist(), strict=True):
-            self._rewrite(record, base, factor, factor * share if share == share else 1.0)
+        for message, base, factor in zip(messages, self.bases, factors.tolist(), strict=True):
+            of_moments = 1.0 if math.isnan(share) else factor * share
+            put_arrays(message, self._rewritten(arrays_of(message), base, factor, of_moments))
         times = answers.times.tolist()
         return [one for one, n in zip(messages, times, strict=True) for _ in range(n)]
 
-    def _rewrite(self, record: ArrayRecord, base: ArrayRecord, factor: float, share: float) -> None:
-        for key in list(record):
-            own = read_array(record[key])
-            is_moment = key.rpartition(".")[2] in _MOMENTS
-            if own.dtype.kind not in "fc" or (is_moment and share == 1.0):
+    def _rewritten(
+        self, record: ArrayRecord, base: ArrayRecord, factor: float, of_moments: float
+    ) -> dict[str, FlowerArray]:
+        """Return the arrays of a reply that change."""
+        changed = {}
+        for key, array in record.items():
+            own = read_array(array)
+            if own.dtype.kind not in "fc":
                 continue
-            if is_moment:
-                new = share * np.asarray(own, dtype=np.float64)
+            if key.rpartition(".")[2] in _MOMENTS:
+                if of_moments == 1.0:
+                    continue
+                new = of_moments * np.asarray(own, dtype=np.float64)
             elif base is self.present and factor == 1.0:
                 continue
             else:
                 step = np.subtract(own, read_array(base[key]), dtype=_precise(own))
                 new = read_array(self.present[key]) + factor * step
-            record[key] = FlowerArray(np.asarray(new, dtype=own.dtype))
+            changed[key] = FlowerArray(np.asarray(new, dtype=own.dtype))
+        return changed
 
     def _deviations(self, records: Sequence[ArrayRecord]) -> FloatArray:
         """Return (s,) the squared distance of each step from the mean of the fresh ones."""
@@ -211,6 +218,22 @@ class StaleSteps:
             mean = np.mean([steps[row] for row in fresh], axis=0)
             total += [squared_distance(step, mean) for step in steps]
         return total
+
+
+def arrays_of(reply: Message) -> ArrayRecord:
+    """Return the arrays of a reply that was checked: it has one record of them."""
+    return next(iter(reply.content.array_records.values()))
+
+
+def put_arrays(reply: Message, new: Mapping[str, FlowerArray]) -> None:
+    """Replace arrays of a reply by a new record: a grid in this process may hand over our own.
+
+    Args:
+        reply: The reply.
+        new: The arrays that change, by key.
+    """
+    name, own = next(iter(reply.content.array_records.items()))
+    reply.content[name] = ArrayRecord({key: new.get(key, own[key]) for key in own})
 
 
 def _precise(array: Array) -> type:

@@ -21,7 +21,7 @@ from turnout.core.selector import Selector
 from turnout.core.types import Array, IntArray
 from turnout.experiment.codec import decode
 from turnout.live.flower import inner as within
-from turnout.live.flower.stale import NO_MEAN
+from turnout.live.flower.stale import NO_MEAN, arrays_of, put_arrays
 from turnout.live.flower.transport import read_array
 from turnout.live.settings import LiveSettings
 from turnout.training import Aggregation
@@ -100,7 +100,7 @@ class Weighing:
         sizes[answered.clients] = answered.num_examples
         sizes[np.isnan(sizes)] = np.nanmean(sizes)
         first = _flat(start.values())
-        updates = (_flat(read_array(_arrays(x)[key]) for key in start) - first for x in replies)
+        updates = (_flat(read_array(arrays_of(x)[key]) for key in start) - first for x in replies)
         step = self.rule.step(updates, answered._replace(all_examples=sizes), self._memory)
         ends = np.cumsum([old.size for old in start.values()])[:-1]
         new = {
@@ -108,9 +108,7 @@ class Weighing:
             for (key, old), part in zip(start.items(), np.split(step, ends), strict=True)
         }
         for reply in replies:
-            own = _arrays(reply)
-            name = next(iter(reply.content.array_records))
-            reply.content[name] = ArrayRecord({key: new.get(key, own[key]) for key in own})
+            put_arrays(reply, new)
         self._used = answered.clients
 
     def end_round(self, model: ArrayRecord, n_clients: int) -> None:
@@ -157,7 +155,3 @@ def _weights_of(model: ArrayRecord) -> dict[str, Array]:
 
 def _flat(arrays: Iterable[Array]) -> Array:
     return np.concatenate([values.ravel() for values in arrays])
-
-
-def _arrays(reply: Message) -> ArrayRecord:
-    return next(iter(reply.content.array_records.values()))
