@@ -408,3 +408,17 @@ def test_the_two_kinds_of_federations_have_their_own_requests(http, demo):
     odd = next(f"c{i}" for i in range(10) if f"c{i}" not in given)
     assert report(http, other, 0, odd, code=422)["type"] == "urn:turnout:not-chosen"
     assert report(http, other, 0, "nobody", code=404)["type"] == "urn:turnout:unknown-client"
+
+
+def test_a_round_says_how_often_each_answer_counts(http):
+    schedule = {"kind": "buffered", "size": 2, "concurrency": 6}
+    drawn = {"selector": "data-weighted", "parameters": {"replacement": True}}
+    path = create(http, n_clients=6, schedule=schedule, **drawn)
+    given = places(http, path, 0)
+    times = dict(zip(given["clients"], given["times"], strict=True))
+    assert sum(times.values()) == 6
+    for client in sorted(times, key=times.get)[-2:]:  # drawn most often
+        report(http, path, 0, client)
+    ended = http.get(f"{path}/rounds/0").json()
+    assert dict(zip(ended["clients"], ended["times"], strict=True)).items() <= times.items()
+    assert max(ended["times"]) > 1

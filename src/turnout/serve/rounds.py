@@ -467,13 +467,14 @@ def record_overlapping(tx: Transaction) -> list[int]:
         taken = result.taken
         assert taken is not None
         weights = iter([] if result.is_void else taken.weight.tolist())
+        times = iter(taken.times.tolist())
         completed = (result.closed.status == Status.COMPLETED).tolist()
         chance = session.journal.part("probability", result.round).tolist()
         chosen = {
             **_NOBODY,
             "clients": list(result.ids),
             "probability": None if any(map(math.isnan, chance)) else chance,
-            "times": [1] * len(result.ids),
+            "times": [next(times) if is_used else 1 for is_used in completed],
             "choice": session.journal.part("choice", result.round).tolist(),
             "model": [result.round - stale for stale in result.staleness],
             "weight": [next(weights, None) if is_used else None for is_used in completed],
