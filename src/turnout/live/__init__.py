@@ -3,6 +3,10 @@
 A ``Session`` never waits and sends nothing. It receives connections and replies, and
 returns who is selected and when the round closes. ``Live`` drives it over a ``Port``, which is all
 that a framework has to provide. Models and messages pass through unopened.
+
+The answer of a client takes six forms on its way: the framework's message, the ``Reply`` that the
+port makes of it, the policy's ``Closed``, the ``Outcome`` that the selector learns from, the
+``ClosedRound`` that the host gets back, and the ``RoundRow`` of the records.
 """
 
 from __future__ import annotations

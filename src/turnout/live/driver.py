@@ -307,7 +307,7 @@ class Live:
         return replies
 
     def _meet(self, *, waits: bool) -> None:
-        """Process late replies, look who is connected, and ask newcomers for their identity."""
+        """Process late replies, update who is connected, and ask newcomers for their identity."""
         session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
         for request, reply in self.transport.late_replies():
             self._take(request, reply)

@@ -24,7 +24,7 @@ from turnout.live.transport import Address, Identity, Kind, Question, Reply, Tic
 _GRACE_S = 1.0
 #: Longest code or context that is kept.
 MOST_NUMBERS = 100_000
-#: Columns that are kept, beside those that the selector uses: clients must not fill the memory.
+#: Columns that are kept in addition to those that the selector uses.
 MOST_COLUMNS = 64
 #: Longest stable id that is accepted.
 _LONGEST_ID = 256
@@ -230,7 +230,7 @@ class Members:
     def identify(self, address: Address, reply: Reply) -> None:
         """Store the identity behind an address, or decide how to treat an anonymous client.
 
-        A question that was lost on its way, or whose answer was, is asked again.
+        If the question or its answer was lost, the question is asked again.
         """
         if reply.kind in (Kind.GARBLED, Kind.LOST, Kind.REFUSED):
             return
@@ -345,7 +345,7 @@ class Members:
         return {client: until for client, until in self.reserved.items() if until > wall}
 
     def _dispute(self, client: Hashable, address: Address) -> float:
-        """Exclude an address whose client is connected at another one; return since when."""
+        """Exclude an address whose client is connected at another address; return since when."""
         since = self._disputed.get(address)
         holder = self._addresses[client]
         if since is None:

@@ -266,7 +266,7 @@ class OverlappingSession(Session):
 
         Args:
             client: Its stable id.
-            reply: What came of its work; without seconds, they count from when it got the work.
+            reply: The result of its work; without seconds, the time since it got the work counts.
             round: The number of the choice that gave it the work; None: its present work.
 
         Raises:

@@ -1,8 +1,8 @@
 """Receipts: what a client can show to prove that its answer was counted, and how.
 
-A receipt is a statement, the text of a JSON object, and its Ed25519 signature. Who has the public
-key can check it, and cannot make one. A client therefore needs to trust nobody on the way, and
-needs nothing of turnout: ``openssl pkeyutl -verify -rawin`` checks a statement.
+A receipt is a statement, the text of a JSON object, and its Ed25519 signature. Anyone with the
+public key can check a receipt, but cannot make one. A client therefore does not depend on anyone in
+between. It does not need turnout either: ``openssl pkeyutl -verify -rawin`` checks a statement.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Receipts:
             round: The round, counted from 0.
             client: The stable id.
             run_began_at: When the run began or the federation was created, in seconds since 1970.
-                Nobody chooses it, and it tells the run from others of the same name.
+                It distinguishes the run from others of the same name.
             status: How it ended for the client.
             is_void: Whether the round had too few answers, so that none counts.
             seconds: How long the client took; NaN: unknown.

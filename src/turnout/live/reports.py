@@ -25,7 +25,7 @@ from turnout.results.run import LOSSES
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
 _WEIGHT, _POLLED, _ANSWER = "weight", "polled-loss", "answer"
-#: The column that answers fill, too.
+#: The column that answers also fill.
 _SIZE = "num_samples"
 
 #: Other names under which applications report the loss of the training.
@@ -42,7 +42,7 @@ Form: TypeAlias = tuple[Hashable, ArrayForm]
 
 #: An update this many times as large as usual is refused.
 REFUSED = 1000.0
-#: So is one whose square no longer fits into 32 bits, whatever the others sent.
+#: So is an update above this size, whatever the others sent: its square overflows 32-bit floats.
 LARGEST = 1e19
 #: Fewer sizes say nothing: among four, one wrong size is not the lower one in the middle.
 _FEWEST = 4
@@ -89,7 +89,7 @@ class Reports:
 
     def __post_init__(self) -> None:
         """Look up what clients must report."""
-        #: Whether the world makes up what clients report.
+        #: Whether the world generates the reports of clients.
         self.is_virtual = self.world is not None and self.world.synthetic_losses
         names = () if self.is_virtual else sorted(self.selector.needs_metrics)
         #: The metrics that the selector learns from, and their keys.

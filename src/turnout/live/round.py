@@ -91,7 +91,7 @@ class ClosedRound(NamedTuple):
         ids: (s,) stable ids.
         closed: Statuses, durations and the length of the round.
         reasons: Why there is no usable answer, by position.
-        answers: The contents of the replies that count, in order; one that counts twice is there
+        answers: The contents of the replies that count, in order; a reply that counts twice occurs
             twice.
         is_void: Whether there were too few answers; then none counts.
         began_at: When the server began to look for clients, in seconds since 1970.
@@ -179,7 +179,7 @@ class OpenRound:
 
         Args:
             client: Its stable id.
-            reply: What came of its work.
+            reply: The result of its work.
         """
         i = self.position[client]
         if self._has_replied[i]:
@@ -194,7 +194,7 @@ class OpenRound:
 
     def closes_at(self) -> float:
         """Return when the round is over, in seconds after sending, as far as is known."""
-        # A client that is still working replies later than everyone so far.
+        # A client that still works will reply later than all others.
         duration = np.where(self._has_replied, self._duration, np.inf)
         engine = self.engine
         end = engine.policy.end(duration, self._survived, engine.cohort_size, engine.observed)

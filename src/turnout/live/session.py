@@ -254,7 +254,7 @@ class Session:
 
         Args:
             client: Its stable id.
-            reply: What came of its work.
+            reply: The result of its work.
             round: The round of that work, counted from 0; None: the open one.
 
         Raises:

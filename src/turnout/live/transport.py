@@ -55,7 +55,7 @@ Ticket: TypeAlias = str
 
 
 class Kind(Enum):
-    """What came of a request.
+    """The result of a request.
 
     | kind | what happened | status of a chosen client |
     |---|---|---|
@@ -76,10 +76,10 @@ class Kind(Enum):
 
 
 class Reply(NamedTuple):
-    """What came of a request to a client.
+    """A client's reply to a request, or the reason why there is none.
 
     Attributes:
-        kind: What came of it.
+        kind: The result of the request.
         seconds: Seconds after sending, as the server measured them.
         metrics: Numbers that came with it, as the client sent them.
         reason: Why it is no answer, in one line; None if it is one.

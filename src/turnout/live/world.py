@@ -28,8 +28,8 @@ from turnout.worlds import Environment, Fate, History
 class VirtualWorld:
     """Plays an environment to a session, round by round, as ``turnout.simulate`` would.
 
-    Clients are matched by stable id. Work goes only to chosen clients that answer in virtual time,
-    so no client sleeps or trains in vain.
+    Clients are matched by stable id. Only chosen clients that answer in virtual time get work, so
+    no client sleeps or trains needlessly.
 
     Args:
         environment: Decides who is available, how long clients take and whether they fail.

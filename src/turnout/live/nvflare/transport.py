@@ -190,7 +190,7 @@ class NvflarePort:
         Args:
             task: The task.
             client: The name of its site.
-            reply: What came of it.
+            reply: The result.
         """
         ticket = f"{task.get_prop(_NUMBER)}:{client}"
         with self._lock:
