@@ -130,7 +130,7 @@ class Transport:
         expired = self.pending.expire()
         if expired:
             self.port.cancel(expired)
-        tickets = self.pending.open.keys() - but
+        tickets = {one: None for one in self.pending.open if one not in but}  # in their order
         replies = self.port.poll(tickets) if tickets else []
         return [(self.pending.open.pop(ticket), reply) for ticket, reply in replies]
 
@@ -493,18 +493,8 @@ class OverlappingLive(Live):
             log.info("%s gets its work on model %d again", flight.client, flight.version)
             session.restart(flight.client)
             addresses = tuple(members.addresses_of(np.array([index])))
-            again = Cohort(
-                flight.choice,
-                (flight.client,),
-                addresses,
-                (True,),
-                session.work_s,
-                None,
-                1,
-                (1,),
-                flight.version,
-            )
-            self._give(write, again)
+            again = Cohort(flight.choice, (flight.client,), addresses, version=flight.version)
+            self._give(write, again._replace(deadline=session.work_s))
         self._lost = waits
 
     def _free(self) -> tuple[int, bytes]:
