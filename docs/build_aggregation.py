@@ -130,7 +130,18 @@ def _summary(found: Sequence[RuleResult]) -> str:
     if plain:
         longer = f"{plain[0].time.value:.2f}"
         text += f" The mean with rate 1 takes {longer} times as long as the tuned mean."
+    for one in found:
+        if one.selector and f"`{one.rule}`" in by_verdict[True] and _is_slower(one):
+            longer, never = f"{one.time.value:.2f}", f"{one.never} of {one.n_runs}"
+            text += (
+                f" But with `{one.selector}`, `{one.rule}` takes {longer} times as long, and "
+                f"{never} runs never reached the target."
+            )
     return text
+
+
+def _is_slower(one: RuleResult) -> bool:
+    return one.p_time < LEVEL and one.time.value > 1.0
 
 
 def _rates(arena: Arena, rates: dict[str, float] | None) -> list[str]:

@@ -176,12 +176,17 @@ def test_missing_runs_are_run_and_kept_once(tmp_path, monkeypatch):
     assert ran == [(f"arena: {one.arm.task(one.task).label}", ("random",), (100,)) for one in runs]
 
 
-def test_the_page_says_what_was_found_and_what_is_missing():
+def page_builder():
     spec = importlib.util.spec_from_file_location(
         "build_aggregation", ROOT / "docs" / "build_aggregation.py"
     )
     build = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
+    return build
+
+
+def test_the_page_says_what_was_found_and_what_is_missing():
+    build = page_builder()
     assert "Not judged yet" in build.page(Arena())
     best = filled(lambda one, _: 100.0 if one.arm.rate == 1.5 else 200.0, runs=tuning_runs())
     judged, _, _ = results(0.8, 0.0)
@@ -189,5 +194,21 @@ def test_the_page_says_what_was_found_and_what_is_missing():
     assert "`running-rates`: pays" in text
     assert "5 of 5 planned" in text
     assert "▲" in text
+    assert "But with" not in text
     kept = Arena.read(build.RESULTS)
     assert build.PAGE.read_text(encoding="utf-8") == build.page(kept)
+
+
+def test_the_page_names_the_selector_with_which_a_rule_that_pays_is_slower():
+    build = page_builder()
+    best = filled(lambda one, _: 100.0 if one.arm.rate == 1.5 else 200.0, runs=tuning_runs())
+    rng = np.random.default_rng(0)
+
+    def time(one, selector):
+        own = (1.4 if selector == "pace" else 0.6) if one.arm.rule == "last-updates" else 1.0
+        return 500.0 * own * float(np.exp(0.005 * rng.standard_normal()))
+
+    judged = filled(time, runs=judged_runs(dict.fromkeys(RULES, 1.5)))
+    text = build.page(merged(best, judged))
+    assert "But with `pace`, `last-updates` takes 1.40 times as long" in text
+    assert "But with `random`" not in text
