@@ -30,10 +30,15 @@ Cells = Mapping[tuple[str, ...], list[list[float]]]
 
 #: What a method prefers by design, even beyond twice the fair share.
 WHY = {
+    "afl": "draws from the quarter with the highest losses, weighted by data",
     "cpow-d": "selects the candidates with the highest losses",
+    "divfl": "selects the updates that stand for many others, for as long as they do",
+    "fed-cbs": "draws clients with balanced labels first, and all labels may be true",
     "fedcs by=packing": "selects the clients that reply soonest",
     "k-linucb": "uses the reported loss as reward and selects the best predictions",
+    "hics-fl": "draws the group first whose bias shows the most balanced labels",
     "nccb": "uses the reported loss as reward and selects the best predictions",
+    "ocs": "draws in proportion to the length of updates",
     "oort": "selects the leaders by loss and speed whenever they are available",
     "pow-d": "selects the candidates with the highest losses",
     "rbcs-f": "selects the shortest predicted times, and a time of 0 may be true",
@@ -179,7 +184,8 @@ def goals(cells: Cells, floor: float, cap: float) -> list[str]:
     lines = [
         f"- **With bounds, no client gets more than twice its fair share**: true in "
         f"{len(bounded) - len(doubled)} of {len(bounded)} cells; bare in {len(bare) - n_bare}.",
-        f"- **With `guarded`, no client gets more than {cap:g}**: at most {most:.2f}.",
+        f"- **With `guarded`, no client gets more than {cap:g}**: at most {most:.2f}, "
+        "within one place.",
         f"- **With `guarded`, no honest client gets less than {floor:g}**: at least {least:.2f}, "
         "within one place.",
     ]

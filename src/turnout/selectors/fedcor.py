@@ -9,8 +9,8 @@ Setting:    All clients are polled for their loss before and after each measured
 Idea:       A round that trains one client also changes the losses of clients with similar data. The
             changes of all losses in a round are one sample of a Gaussian process over the clients,
             in which each client is a point of a low-dimensional space. Take the client whose
-            training is expected to lower the loss of all most, condition the process on it, and
-            repeat, so that the next one adds something else.
+            training should lower the losses of all clients the most, condition the process on it,
+            and repeat, so that the next one adds something else.
 Symbols:    embedding_ = x_k, covariance = Sigma, sigma = root of its diagonal, share = p_i,
             annealing_ = alpha_k, anneal = beta, interval = Delta t, fading = gamma, change_ = loss
             changes, noise = sigma_n, dimension = d.
@@ -48,8 +48,8 @@ Deviations: 1. After the warm-up, the paper measures every Delta t rounds by tra
             Defaults are those of the authors' experiments with Fashion-MNIST. With CIFAR-10 they
             had warmup=20, interval=50 and fading=0.99.
 Limits:     All clients evaluate the model twice for each measured round, and in every round of the
-            warm-up. Correlations of a few samples are rough. It trusts the answers. Federations of
-            more than 10,000 clients are refused.
+            warm-up. Correlations from a few samples are rough. The selector trusts the answers.
+            Federations of more than 10,000 clients are refused.
 Cost:       select O(m n d); training O(samples n d^2) for each iteration, every interval-th round;
             state (8d + 9 samples + 25) n bytes. Polls n clients 2 / interval times a round. With
             10,000 clients, a cohort of 100 and 16 samples, a choice takes 0.08 s on one core, the
@@ -105,7 +105,7 @@ FIRST_DECAY, SECOND_DECAY, LEAST_MOMENT = 0.9, 0.999, 1e-8
 
 @register("fedcor")
 class FedCor(Selector):
-    """Take the clients whose training is expected to lower the losses of all most.
+    """Take the clients whose training should lower the losses of all clients the most.
 
     Args:
         warmup: Rounds with random cohorts that the process is first trained on.

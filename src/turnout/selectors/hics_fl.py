@@ -90,7 +90,7 @@ PER_PLACE = 20
 
 @register("hics-fl")
 class HiCSFL(Selector):
-    """Draw groups of clients by how balanced their labels seem, then clients of them.
+    """Draw groups of clients by how balanced their labels seem, then clients within them.
 
     Args:
         classes: The number of classes, which is the length of the model's last bias.
