@@ -322,16 +322,11 @@ def test_every_rule_asks_for_series_that_a_server_exports(exported, rule):
                 assert value == load("prometheus.yml")[0]["scrape_configs"][0]["job_name"]
                 continue
             assert label in exported[name], text
-            if label != "status" or "request" not in name:  # it has had no errors yet
-                assert all(one in exported[name][label] for one in value.split("|"))
+            for one in value.split("|"):  # those that have not happened are there, as 0
+                assert any(re.fullmatch(one, known) for known in exported[name][label]), text
     known = {label for name in names for label in exported[name]} | {"instance", "job"}
     for group in re.findall(r"by \(([\w, ]+)\)", text):
         assert set(group.split(", ")) <= known
     assert rule["labels"]["severity"] in ("page", "warn")
     used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     assert used <= known
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
-def test_prometheus_takes_the_rules():
-    subprocess.run(["promtool", "check", "rules", DEPLOY / "alerts.yml"], check=True)

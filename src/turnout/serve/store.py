@@ -344,6 +344,10 @@ def _is_news(_: logging.LogRecord) -> bool:
     return not _is_replay.get()
 
 
+#: Statuses that rules for alerts ask for, even if the first requests have them.
+_ALARMING = (401, 429, 500, 503)
+
+
 class Metrics(Prometheus):
     """Counts the rounds and the requests of this process."""
 
@@ -354,6 +358,8 @@ class Metrics(Prometheus):
         self._requests = library.Histogram(
             "turnout_request_seconds", "Requests, by status.", ["status"], **here
         )
+        for status in _ALARMING:  # an increase needs a 0 before
+            self._requests.labels(status)
         self._metrics["open_round_seconds"] = library.Gauge(
             "turnout_open_round_seconds",
             "How long the round has been open; 0 without one.",
