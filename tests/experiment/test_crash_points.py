@@ -41,6 +41,15 @@ for _module in (
     *(f"matplotlib.backends.backend_{form}" for form in ("agg", "pdf", "svg")),
 ):
     importlib.import_module(_module)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known_here() -> None:
+    """What turnout computes once in a process, computed here, so that no child has to."""
+    made = Experiment(["random", "e3cs"], n_clients=12, cohort_size=3, n_rounds=1, seeds=1)
+    run_experiment(made, n_jobs=1)
+
+
 SIZES = ("--clients", "12", "--cohort", "3")
 TWO = ("random", "e3cs", *SIZES, "--jobs", "1", "--seeds", "1")
 

@@ -59,7 +59,7 @@ def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """
     table = experiment.table()
     parts = [table["world"], table["policy"], table.get("training")]
-    modules = itertools.filterfalse(_is_ours, _modules([variant.name, variant.parameters, *parts]))
+    modules = itertools.filterfalse(_is_ours, _modules(variant, parts))
     digests = (sorted(_digests(module).items()) for module in sorted(modules))
     return dict(itertools.chain.from_iterable(digests))
 
@@ -78,7 +78,7 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
         Digests by the path inside turnout, or by the path of a trace as it was given.
     """
     base = Path(__file__).parents[2]
-    modules = filter(_is_ours, _modules([variant.name, variant.parameters]))
+    modules = filter(_is_ours, _modules(variant))
     named = {file for module in modules for file in _files(base, module)[-1:]}
     ours = _reached(base, named, _is_algorithm)
     digests = {name: _digest_of_bare(content) for name, content in ours.items()}
@@ -87,10 +87,15 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     return dict(sorted(digests.items())) | traces
 
 
-def _modules(settings: Any) -> set[str]:
-    """Return the modules that the texts in some settings name."""
-    selectors = set(list_selectors())
-    return {module for _, text in _texts(settings) for module in _named(text, selectors)}
+def _modules(variant: Variant, parts: Any = ()) -> set[str]:
+    """Return the modules that a selector and other parts name; the latter name them by path."""
+    own = [text for _, text in _texts([variant.name, variant.parameters])]
+    # Plug-ins are looked for on the disk, and so only for names that are not built in.
+    built_in = list_selectors(plugins=False)
+    selectors = (text for text in own if text in built_in or text in list_selectors())
+    named = {find(text).__module__ for text in selectors}
+    paths = itertools.chain(own, (text for _, text in _texts(parts)))
+    return named.union(*map(_named, paths))
 
 
 def _is_ours(module: str) -> bool:
@@ -135,11 +140,11 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, key)
 
 
-def _named(text: str, selectors: set[str]) -> list[str]:
-    """Return the module of what a text names, if it names anything."""
+def _named(text: str) -> list[str]:
+    """Return the module of what a path names."""
     path = _PATH.fullmatch(text)
     if path is None:
-        return [find(text).__module__] if text in selectors else []
+        return []
     with contextlib.suppress(Exception):  # code of others may raise anything
         importlib.import_module(path[1])
     return [path[1]] if path[1] in sys.modules else []
