@@ -73,6 +73,8 @@ class Codec:
 
     def encode(self, value: Any) -> Any:
         """Return a value as plain data; ``CannotEncode`` if it holds what no rule fits."""
+        if value is None or type(value) in (bool, int, str):  # which no rule is for: most values
+            return value
         for rule in self._rules:
             if isinstance(value, rule.types):
                 content = rule.write(value, self.encode)

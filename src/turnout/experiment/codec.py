@@ -7,6 +7,7 @@ A kind is a class name in lower-kebab case; a class that is not built in is name
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 import os
@@ -266,7 +267,7 @@ def build(cls: type, values: Mapping[str, Any], key: Key) -> Any:
     Raises:
         ConfigError: A key or a value is wrong.
     """
-    hints, defaults = get_type_hints(cls), _defaults(cls)
+    hints, defaults = _hints(cls), _defaults(cls)
     for name in values:
         if name not in defaults:
             raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, defaults)}")
@@ -280,6 +281,9 @@ def build(cls: type, values: Mapping[str, Any], key: Key) -> Any:
         raise
     except (TypeError, ValueError) as error:
         raise ConfigError((*key, *key_of(error)), str(error)) from error
+
+
+_hints = functools.cache(get_type_hints)
 
 
 def _defaults(cls: type) -> dict[str, Any]:
