@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from turnout.cli import app
-from turnout.cli.output import console
+from turnout.cli.output import console, print_json
 from turnout.data import ArrayFile, DataMissing
 
 SIZES = ("--rounds", "6", "--clients", "20", "--cohort", "4", "--seeds", "3", "--jobs", "1")
@@ -76,3 +78,11 @@ def test_columns_that_were_asked_for_are_all_shown(monkeypatch: pytest.MonkeyPat
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DataMissing, match=r"^nope\.npz does not exist\. Give the path of a file"):
         ArrayFile("nope.npz").find()
+
+
+def test_printed_json_has_null_for_numbers_that_are_not_finite(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_json({"mean": math.nan, "ends": [1.0, -math.inf], "n": 3, "label": "nan"})
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"mean": None, "ends": [1.0, None], "n": 3, "label": "nan"}
