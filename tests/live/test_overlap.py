@@ -518,6 +518,40 @@ def test_the_time_of_a_work_ends_when_its_reply_comes_not_after_a_question_to_ot
         works[client] += 1
 
 
+def test_waiting_for_the_first_clients_is_no_part_of_a_round(ticking):
+    history = Accidents(1, n=8, churn=0.0, kinds=("ok",))
+    port, is_on = FakePort(history), history._is_on.copy()
+    session = live_session(Buffered(2, 5), poll_s=0.5, start_s=300.0)  # a round has 50 s
+    live = OverlappingLive(session, port)
+
+    def play():
+        live.gather(8)  # one is never there, so it waits for 300 s
+        return live.play(lambda addresses, version: [version] * len(addresses))
+
+    assert not play().is_void
+    history._is_on[:] = False
+    session = live_session(Buffered(2, 5), poll_s=0.5, start_s=5.0)
+    live = OverlappingLive(session, port)
+    assert [play().is_void for _ in range(2)] == [True, True]  # nobody is there
+    history._is_on[:] = is_on
+    assert not play().is_void
+    np.testing.assert_allclose(session.journal.run.length_s[:2], 50.0, atol=0.5)
+    assert 0.0 < session.journal.run.length_s[2] < 50.0
+
+
+def test_a_reply_is_not_late_because_the_server_was_busy(ticking):
+    """The server aggregates or evaluates for 12 s; each work takes at most 7.5 of 10 s."""
+    session = live_session(Buffered(2, 5), poll_s=0.5)
+    live = OverlappingLive(session, FakePort(Accidents(1, n=8, churn=0.0, kinds=("ok",))))
+    for _ in range(5):
+        live.gather(8)
+        live.play(lambda addresses, version: [version] * len(addresses))
+        ticking.at += 12.0
+    run = session.journal.run
+    assert (run.status == COMPLETED).all()
+    assert run.duration.max() == 10.0
+
+
 def test_clients_at_work_keep_their_work_under_a_new_name_and_are_not_merged(ticking):
     session = present(live_session(Buffered(1, 2)))
     session.open()

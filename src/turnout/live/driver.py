@@ -306,11 +306,19 @@ class Live:
         self.transport.request(addresses, content, ttl, seconds, replies.__setitem__)
         return replies
 
+    def collect(self, but: Collection[Ticket] = ()) -> None:
+        """Process the replies that no other call waits for.
+
+        Args:
+            but: The tickets that another call waits for.
+        """
+        for request, reply in self.transport.late_replies(but):
+            self._take(request, reply)
+
     def _meet(self, *, waits: bool) -> None:
         """Process late replies, update who is connected, and ask newcomers for their identity."""
         session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
-        for request, reply in self.transport.late_replies():
-            self._take(request, reply)
+        self.collect()
         members.update(self.port.present())
         busy = members.pending.busy
         unknown = [address for address in members.unknown if address not in busy]
@@ -372,6 +380,7 @@ class OverlappingLive(Live):
         self._waiting: list[tuple[int, int, Hashable, Reply]] = []
         self._lost: list[Flight] | None = None  # work that was in flight at a restart
         self._tried: tuple[int, bytes] | None = None  # free places and clients that were no match
+        self._looked_at = clock.now()
         # While other clients are asked or evaluate, finished work is still timed.
         self.transport.meanwhile = self.collect
 
@@ -384,6 +393,7 @@ class OverlappingLive(Live):
         self.session.begin()
         if not self._has_gathered:
             super().gather(n_wanted)
+            self.session.start_clock()
 
     def play(
         self, write: Write, model: Any = None, reject: RejectStale | None = None
@@ -406,13 +416,14 @@ class OverlappingLive(Live):
         return session.close(set(self.port.present()), None, reject)
 
     def collect(self, but: Collection[Ticket] = ()) -> None:
-        """Take the replies that have come.
+        """Take the replies that have come, and remember when this look was.
 
         Args:
             but: The tickets that another call waits for.
         """
-        for request, reply in self.transport.late_replies(but):
-            self._take(request, reply)
+        at = clock.now()
+        super().collect(but)
+        self._looked_at = at
 
     def _is_over(self) -> bool:
         """Take in what has happened; return whether the round is over."""
@@ -435,7 +446,9 @@ class OverlappingLive(Live):
             return
         client, choice = request.work
         index = self.session.roster.index_of(client)
-        seconds = clock.now() - request.sent
+        seconds, work_s = clock.now() - request.sent, self.session.work_s
+        if self._looked_at - request.sent <= work_s:  # it may have come in time
+            seconds = min(seconds, work_s)
         self._waiting.append((choice, index, client, reply._replace(seconds=seconds)))
 
     def _fill(self, write: Write, model: Any) -> None:

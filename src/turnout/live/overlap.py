@@ -197,6 +197,11 @@ class OverlappingSession(Session):
             for row in self.flights.flights
         ]
 
+    def start_clock(self) -> None:
+        """Let the clock of the run begin now, unless a client got work before."""
+        if not self.flights.n_choices:
+            self._zero, self._clock_s, self._began_s = clock.wall(), 0.0, 0.0
+
     def places(self) -> int:
         """Return how many clients may get work now."""
         with self._lock:
@@ -226,8 +231,7 @@ class OverlappingSession(Session):
                 return Cohort(t)
             if self._begun_at is None:
                 self.begin()
-            if not flights.n_choices:  # the clock of the run begins with its first choice
-                self._zero, self._clock_s = clock.wall(), 0.0
+            self.start_clock()
             with self.spans.part("choose"):
                 selection = self.engine.select(ctx)
                 self.engine.begin(selection, self.now_s)
