@@ -529,6 +529,12 @@ def test_waiting_for_the_first_clients_is_no_part_of_a_round(ticking):
         return live.play(lambda addresses, version: [version] * len(addresses))
 
     assert not play().is_void
+    saved = session.state({})
+    session = live_session(Buffered(2, 5), poll_s=0.5, start_s=300.0)
+    session.load(saved)
+    live = OverlappingLive(session, port)
+    assert not play().is_void  # nor is waiting after a restart
+    assert session.journal.run.length_s.max() < 50.0
     history._is_on[:] = False
     session = live_session(Buffered(2, 5), poll_s=0.5, start_s=5.0)
     live = OverlappingLive(session, port)

@@ -198,9 +198,13 @@ class OverlappingSession(Session):
         ]
 
     def start_clock(self) -> None:
-        """Let the clock of the run begin now, unless a client got work before."""
+        """Let the clock of the run continue now, or begin if no client got work before.
+
+        The time since it was last read does not count.
+        """
         if not self.flights.n_choices:
-            self._zero, self._clock_s, self._began_s = clock.wall(), 0.0, 0.0
+            self._clock_s = self._began_s = 0.0
+        self._zero = clock.wall() - self._clock_s
 
     def places(self) -> int:
         """Return how many clients may get work now."""
@@ -231,7 +235,8 @@ class OverlappingSession(Session):
                 return Cohort(t)
             if self._begun_at is None:
                 self.begin()
-            self.start_clock()
+            if not flights.n_choices:  # the clock of the run begins with its first choice
+                self.start_clock()
             with self.spans.part("choose"):
                 selection = self.engine.select(ctx)
                 self.engine.begin(selection, self.now_s)
