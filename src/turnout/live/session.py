@@ -460,11 +460,8 @@ class Session:
         positions = list(in_time)
         closed = opened.drop(closed, {positions[i]: why for i, why in faults.items()})
         left = opened.completed(closed)
-        judged = dict(
-            zip(
-                left, self._judged(opened.selection.clients[list(left)], left.values()), strict=True
-            )
-        )
+        clients = opened.selection.clients[list(left)]
+        judged = dict(zip(left, self._judged(clients, left.values()), strict=True))
         closed = opened.drop(closed, {i: why for i, (_, why) in judged.items() if why is not None})
         sizes = {i: x for i, (x, _) in judged.items() if not math.isnan(x)}
         with self.spans.part("learn"):
