@@ -30,6 +30,16 @@ def run(tmp_path, monkeypatch):
     return run
 
 
+def test_an_option_of_the_server_behind_a_command_says_where_it_belongs():
+    result = CliRunner().invoke(app, ["serve", "tokens", "--database", "sqlite:///x.db"])
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", " ").split())
+    assert "It belongs before 'tokens': " in said
+    assert "serve --database ... tokens." in said
+    other = CliRunner().invoke(app, ["serve", "tokens", "--nothing"])
+    assert "belongs" not in other.output
+
+
 def test_tokens_are_made_listed_and_revoked(run):
     token = run("token", "trainer", "--scope", "select").strip()
     assert token.startswith("turnout_")

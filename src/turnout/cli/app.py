@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import click
 import typer
 from rich.markup import escape
 
@@ -81,6 +82,9 @@ class _Commands(typer.core.TyperGroup):
         sys.path.insert(0, "")
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            error.message += _whose(error)
+            raise
         except TurnoutError as error:
             _end(str(error), 1 if isinstance(error, OutputError) else 2, ctx.params["debug"])
         except OSError as error:
@@ -88,6 +92,16 @@ class _Commands(typer.core.TyperGroup):
                 raise
             where = "" if error.filename is None else f"{error.filename}: "
             _end(f"{where}{error.strerror}", 1, ctx.params["debug"])
+
+
+def _whose(error: click.NoSuchOption) -> str:
+    """Return where an option belongs that the command above the one in use has."""
+    here = error.ctx
+    above = here and here.parent
+    if not here or not above or not any(error.option_name in x.opts for x in above.command.params):
+        return ""
+    place = f"{above.command_path} {error.option_name} ... {here.info_name}"
+    return f" It belongs before {here.info_name!r}: {place}."
 
 
 def _command(found: Any, name: str, heading: str) -> Any:
