@@ -24,6 +24,7 @@ ALLOWED = (
     "turnout.core.errors",
     "turnout.core.files",
     "turnout.core.names",
+    "turnout.core.plain",
     "turnout.core.require",
     "turnout.core.types",
     "turnout.report",
