@@ -121,6 +121,7 @@ def test_mixed_records_and_nothing_are_refused(logged, tmp_path):
 def test_command_writes_a_page_and_fits_the_terminal(logged, tmp_path, monkeypatch):
     """Everything is escaped, and no line of the table is cut at 80 columns."""
     monkeypatch.setattr(console, "_width", 80)
+    monkeypatch.setattr("turnout.cli.recommend.SEEDS", 5)  # of the fitted world: 20 by default
     page = tmp_path / "advice.html"
     given = ["recommend", "<b>=e3cs:quota=0", "pace"]
     given += ["--from", str(logged / "long" / "random"), "--html", str(page)]
