@@ -46,6 +46,10 @@ def test_single_place_follows_the_formulas_of_open_bandit_pipeline():
     found = weighted.doubly_robust(reward, predicted, expected)
     assert found.mean == pytest.approx(dr)
     assert weighted.support.mean == pytest.approx(total / n)
+    # What obp 0.4.1 itself says of this log: IPW, SNIPW and DR.
+    by_obp = (0.5235050882594716, 0.5001965939094787, 0.4759400303381588)
+    ours = (weighted.inverse_propensity(reward), weighted.self_normalised(reward), found)
+    assert [each.mean for each in ours] == pytest.approx(by_obp, rel=1e-14)
 
 
 def test_two_places_by_hand():

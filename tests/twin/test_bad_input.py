@@ -14,15 +14,19 @@ import pytest
 from typer.testing import CliRunner
 
 import turnout
+from tests.report.live_folders import live_folder
 from turnout.cli import app
 from turnout.core.errors import InvalidInput
 from turnout.core.files import write_npz
+from turnout.core.types import Status
+from turnout.experiment import Experiment, run_experiment
 from turnout.results.answers import LiveAnswers
 from turnout.results.files import read_arrays
 from turnout.studies import advise
 from turnout.twin import check, replay
 from turnout.twin.fit import fit_log
 from turnout.twin.log import read_log
+from turnout.worlds import FixedDeadline
 
 
 def recorded(folder: Path, world: str = "volatile", n_rounds: int = 60, **more: object) -> Path:
@@ -146,6 +150,51 @@ def test_no_durations_are_a_guess(log: Path, tmp_path: Path):
         log, tmp_path / "unknown", lambda c: c | {"duration": np.full_like(c["duration"], np.nan)}
     )
     assert by_name(turnout.fit(unknown))["durations"].is_guess
+
+
+def test_late_answers_do_not_stand_for_unknown_ones(tmp_path: Path):
+    """Without seconds of answers in time, the late ones made everyone slower than the deadline."""
+    policy = FixedDeadline(6.0)
+    experiment = Experiment(["random"], world="volatile", n_rounds=60, seeds=1, policy=policy)
+    run_experiment(experiment, log := tmp_path / "late", n_jobs=1)
+    success = read_log([log]).status == Status.COMPLETED
+
+    def forget(share: float) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+        def change(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            gone = np.random.default_rng(1).random(columns["status"].size) < share
+            return columns | {"duration": np.where(gone, np.nan, columns["duration"])}
+
+        return change
+
+    for share in (0.5, 1.0):
+        world = turnout.fit(changed(log, tmp_path / f"{share}", forget(share)))
+        assert by_name(world)["durations"].is_guess == (share == 1.0)
+        assert world.in_time(6.0).mean() == pytest.approx(success.mean(), abs=0.08)
+
+
+def test_a_run_and_its_copy_are_refused(log: Path, tmp_path: Path):
+    shutil.copytree(log, tmp_path / "backup")
+    with pytest.raises(InvalidInput, match=r"got the same rounds in .* leave out one of them"):
+        turnout.fit([log, tmp_path / "backup"])
+
+
+def rewritten(path: Path, lines: list[dict[str, object]]) -> Path:
+    (path / "answers.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return path
+
+
+def test_live_records_whose_clock_went_back_or_that_lack_rounds_are_noted(tmp_path: Path):
+    path = live_folder(tmp_path, n_rounds=20)
+    lines = [json.loads(line) for line in (path / "answers.jsonl").read_text().splitlines()]
+    assert turnout.fit(path).notes == ()
+    back = [each | {"began": "2020-01-01T00:00:00+00:00"} if t > 12 else each
+            for t, each in enumerate(lines)]  # fmt: skip
+    (note,) = turnout.fit(rewritten(path, back)).notes
+    assert note.endswith("clock went back before round 14, so times of day were not used.")
+    (note,) = replay(rewritten(path, lines[:12]), ["random"]).log.notes
+    assert "answers.jsonl has 12 of 20 rounds" in note
+    (path / "answers.jsonl").unlink()
+    assert "answers.jsonl has 0 of 20 rounds" in turnout.fit(path).notes[0]
 
 
 def test_an_old_record_without_the_pool_is_a_guess(log: Path, tmp_path: Path):

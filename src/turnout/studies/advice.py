@@ -147,7 +147,7 @@ def advise(
     Raises:
         InvalidInput: The records cannot be used, or a selector is unknown.
     """
-    log = read_log([runs] if isinstance(runs, str | os.PathLike) else runs)
+    log = read_log(runs)
     variants = [each for text in selectors or USUAL for each in variants_of(text)]
     if not selectors:
         variants += _shadows_of(log, {each.label for each in variants})
@@ -316,8 +316,9 @@ def _wish(each: Replayed, n_rounds: int) -> str:
     half = each.differences["success"].half_width
     if math.isfinite(half) and half > NARROW:
         more = math.ceil(n_rounds * ((half / NARROW) ** 2 - 1.0))
+        rounds = "1 more round narrows" if more == 1 else f"about {more:,} more rounds narrow"
         return (
-            f"{each.label}: about {more:,} more rounds narrow its success to ± {NARROW:g}; so does "
-            "a mix with it in charge, or a shadow of it."
+            f"{each.label}: {rounds} its success to ± {NARROW:g}; so does a mix with it in charge, "
+            "or a shadow of it."
         )
     return ""

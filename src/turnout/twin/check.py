@@ -116,7 +116,7 @@ def check(
     Raises:
         InvalidInput: There are too few rounds.
     """
-    return check_log(read_log([runs] if isinstance(runs, str | os.PathLike) else runs), n_draws)
+    return check_log(read_log(runs), n_draws)
 
 
 def check_log(log: Log, n_draws: int = _DRAWS) -> HeldOut:
@@ -142,7 +142,7 @@ def check_log(log: Log, n_draws: int = _DRAWS) -> HeldOut:
     found = replayed(world, record, rounds, n_draws)
     rng = stream(0, Purpose.EVAL)
     coverages = [
-        _coverage(name, found.recorded[name], found.drawn[name], rng)
+        coverage(name, found.recorded[name], found.drawn[name], rng)
         for name in (*BY_ROUND, *BY_CLIENT)
         if name in found.recorded
     ]
@@ -255,10 +255,19 @@ def _played(world: FittedWorld, record: RunLog, rounds: Any, n_clients: int, see
     return tally
 
 
-def _coverage(
+def coverage(
     name: str, actual: FloatArray, drawn: FloatArray, rng: np.random.Generator
 ) -> Coverage:
-    """Return how often what was recorded lies inside; ties are broken at random."""
+    """Return how often the truth lies inside of the interval that holds 90 % of the draws.
+
+    Ties are broken at random: an interval of whole numbers would hold more than 90 %.
+
+    Args:
+        name: What was predicted.
+        actual: (k,) the truth.
+        drawn: (draws, k) what was predicted.
+        rng: Breaks ties.
+    """
     below, equal = (drawn < actual).sum(axis=0), np.isclose(drawn, actual, rtol=SAME).sum(axis=0)
     below = np.minimum(below, len(drawn) - equal)
     place = (below + rng.random(actual.size) * (equal + 1)) / (len(drawn) + 1)

@@ -27,7 +27,7 @@ _NORMAL = np.array([NormalDist().inv_cdf(float(level)) for level in LEVELS])
 #: An effect of the round before, or a drift, is kept if it is so many standard errors from zero.
 _CLEAR = 3.0
 #: Standard deviation of the logarithm of durations where nothing else is known.
-_USUAL_SCALE = 0.5
+USUAL_SCALE = 0.5
 _LEAST_SCALE = 1e-4
 #: So many answers in two rounds in a row must be seen for what they change.
 _LEAST_WARM = 50
@@ -80,12 +80,9 @@ class DurationNoise:
     def _variance(self, power: float) -> float:
         return max(float(np.var(self.score(self._values, power))), _LEAST_SCALE**2)
 
-    def tail(self, point: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the mean score and the mean square beyond points, and the slope of the mean score.
-
-        Args:
-            point: Any number of points.
-        """
+    @cached_property
+    def _beyond(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """(400,) points, with mean score, mean square and slope of the mean score beyond each."""
         values = self._values
         grid = np.linspace(self.quantile[0] - 0.5, self.quantile[-1], 400)
         left = np.searchsorted(values, grid, side="right")
@@ -96,6 +93,15 @@ class DurationNoise:
         mean = np.maximum(mean, least)
         square = np.where(is_seen, _sums_from(np.square(values))[left] / n_left, np.square(grid))
         slope = np.clip(np.gradient(mean, grid), 0.0, None)
+        return grid, mean, square, slope
+
+    def tail(self, point: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the mean score and the mean square beyond points, and the slope of the mean score.
+
+        Args:
+            point: Any number of points.
+        """
+        grid, mean, square, slope = self._beyond
         far = np.maximum(point, grid[0])
         over = point > grid[-1]  # behind everything that was seen: it took a little longer
         return (
@@ -338,7 +344,7 @@ def durations_of(
         np.log(value),
         cut_off[used],
         0.5 * n_rounds,
-        np.full(n_clients, _USUAL_SCALE),
+        np.full(n_clients, USUAL_SCALE),
     )
 
 

@@ -46,7 +46,7 @@ def fit(runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Fitt
     >>> world.n_clients, world.success.shape
     (100, (100,))
     """
-    return fit_log(read_log([runs] if isinstance(runs, str | os.PathLike) else runs))
+    return fit_log(read_log(runs))
 
 
 def fit_log(log: Log) -> FittedWorld:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from turnout.core.types import FloatArray, Status
 from turnout.twin.availability import Presence, presence_of
-from turnout.twin.durations import Durations, durations_of
+from turnout.twin.durations import USUAL_SCALE, Durations, durations_of
 from turnout.twin.effects import Effects, binomial, shrunk
 from turnout.twin.log import Log
 from turnout.twin.reported import ReportedValues, reported_of
@@ -19,6 +20,8 @@ from turnout.worlds.fitted import EFFECTS
 USUAL_SPREAD = np.array([1.0, 1.0, 0.5, 0.5, 1e-3])
 #: What everyone is taken for where nothing was seen: always there, succeeding, 500 examples.
 USUAL_MEAN = np.array([5.0, 3.0, 0.0, 0.0, np.log(500.0)])
+#: No guess of the seconds is further from the length of rounds than this many standard deviations.
+_FAR = 1.5
 #: How often what is common to all clients is learned anew, and the steps of shrinkage in between.
 _OUTER, _INNER = 6, 25
 #: Pairs of rounds in a row that must be seen for how long failures last.
@@ -113,10 +116,17 @@ class _Likelihood:
 
 
 def _usual_length(log: Log) -> float:
-    """Return the logarithm of a round's usual length: all there is where no duration is known."""
+    """Return the logarithm of seconds as rounds show it: all there is where no duration is known.
+
+    So many clients take no longer than a round as answered in time.
+    """
     length = np.concatenate([record.run.length_s for record in log.records])
     length = length[np.isfinite(length) & (length > 0.0)]
-    return float(np.log(np.median(length))) if length.size else 0.0
+    in_time = np.count_nonzero(log.status == Status.COMPLETED)
+    late = np.count_nonzero(log.status == Status.LATE)
+    beyond = NormalDist().inv_cdf((in_time + 0.5) / (in_time + late + 1.0))
+    usual = float(np.log(np.median(length))) if length.size else 0.0
+    return usual - USUAL_SCALE * min(max(beyond, -_FAR), _FAR)
 
 
 def _logit(successes: FloatArray, trials: FloatArray) -> FloatArray:

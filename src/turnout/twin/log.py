@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ LEAST_ROUNDS = 5
 _LONGEST = 1.5
 
 
+#: What kinds of runs have no records by name.
+_SIMULATED = ("simulation", "training")
 #: The columns of a log, one entry per choice.
 _COLUMNS = ("clients", "rounds", "status", "seconds", "limit", "warm", "loss", "examples")
 
@@ -125,7 +128,7 @@ class Log:
         return replace(self, records=records, n_rounds=n_rounds, **values)
 
 
-def read_log(runs: Sequence[str | os.PathLike[str]]) -> Log:
+def read_log(runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Log:
     """Return the log of run folders of one federation.
 
     Args:
@@ -141,7 +144,7 @@ def read_log(runs: Sequence[str | os.PathLike[str]]) -> Log:
     notes = [str(problem) for problem in problems]
     usable = [cell for cell in cells if cell.choices is not None and cell.n_rounds]
     if not usable:
-        reason = notes[0] if notes else "there are no run folders with rounds in them"
+        reason = notes[0].rstrip(".") if notes else "there are no run folders with rounds in them"
         raise InvalidInput(f"runs must hold recorded rounds: {reason}.", field="runs")
     return log_of(usable, notes)
 
@@ -160,10 +163,13 @@ def log_of(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Log:
     found = list(notes)
     _check_synchronous(cells)
     _check_same_federation(cells)
+    _check_distinct(cells)
     versions = sorted({str(cell.versions.get("turnout", "unknown")) for cell in cells})
     if len(versions) > 1:
         found.append(f"the records were written by turnout {' and '.join(versions)}.")
     answers = [read_answers(cell.path) if cell.is_live else None for cell in cells]
+    for cell, names in zip(cells, answers, strict=True):
+        found += _gaps(cell, names)
     index: dict[str, int] = {}
     records: list[RunLog] = []
     first = 0
@@ -242,6 +248,41 @@ def _check_same_names(cells: Sequence[Cell]) -> None:
         known |= own
 
 
+def _check_distinct(cells: Sequence[Cell]) -> None:
+    """Refuse a run and its copy: they would count as twice as many observations."""
+    for one, other in combinations(cells, 2):
+        n = min(one.n_rounds, other.n_rounds)
+        a, b = one.run.first(n), other.run.first(n)
+        if all(
+            np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True)
+            for name in ("offsets", "clients", "status", "length_s", "duration")
+        ):
+            raise InvalidInput(
+                f"runs must be different records, got the same rounds in {one.path} and "
+                f"{other.path}: leave out one of them.",
+                field="runs",
+            )
+
+
+def _gaps(cell: Cell, answers: LiveAnswers | None) -> Iterator[str]:
+    """Yield what the records of a live run by name lack, and whether its clock went back."""
+    n = 0 if answers is None else answers.n_rounds
+    if cell.settings.kind not in _SIMULATED and n < cell.n_rounds:
+        yield (
+            f"{cell.path}: answers.jsonl has {n:,} of {cell.n_rounds:,} rounds. When the others "
+            "began, and who still had work then, is not known."
+        )
+    if answers is None:
+        return
+    days = times_of_day(answers)
+    back = np.flatnonzero(np.diff(days[np.isfinite(days)]) < 0.0)
+    if back.size:
+        yield (
+            f"{cell.path}: the server's clock went back before round {back[0] + 2:,}, so times of "
+            "day were not used."
+        )
+
+
 def _clients(cell: Cell, answers: LiveAnswers | None, index: dict[str, int]) -> IntArray:
     """Return which client of the log each client of a cell is; new names are added."""
     n = cell.settings.n_clients
@@ -269,6 +310,10 @@ def _columns(
         usable = is_known & ~impossible & (done | (status == Status.LATE))
         waited = np.where(np.isfinite(run.spent) & (run.spent > 0.0), run.spent, length)
         late = (status == Status.LATE) & ~usable
+        # Where answers in time lack their seconds, as many of the late ones are left out: with all
+        # of them, clients would look slow.
+        kept_share = float(usable[done].mean()) if done.any() else 1.0
+        late &= np.diff(np.floor(np.cumsum(late) * kept_share), prepend=0.0) > 0.0
         parts["clients"].append(record.client_of[run.clients])
         parts["rounds"].append(record.first + rounds)
         parts["status"].append(status)

@@ -116,9 +116,8 @@ def _together(presence: Presence, log: Log) -> Quantity:
 
 def _success(effects: Effects, chosen: FloatArray, log: Log) -> Quantity:
     seen, few = int((chosen > 0).sum()), int(((chosen > 0) & (chosen < FEW)).sum())
-    remark = _unseen(log.n_clients - seen)
-    if few:
-        remark = f"{remark}{'; ' if remark else ''}{few:,} were chosen fewer than {FEW} times"
+    seldom = f"{few:,} were chosen fewer than {FEW} times" if few else ""
+    remark = _joined(_unseen(log.n_clients - seen), seldom)
     value = _range(_chance(effects.mean[:, 1]))
     return Quantity("success", value, f"{log.clients.size:,} choices", seen, False, remark)
 
@@ -139,9 +138,9 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
     low, middle, high = np.exp(np.quantile(own, (0.05, 0.5, 0.95)))
     learned_from = f"{n_known:,} answers, {n_cut:,} cut off"
     share = n_cut / max(1, n_cut + n_known)
-    remark = _unseen(log.n_clients - seen)
-    if share > 0.5:
-        remark = f"{remark}{'; ' if remark else ''}most were cut off: the tail is extrapolated"
+    is_short = share > 0.5
+    cut = "most were cut off: the tail is extrapolated" if is_short else ""
+    remark = _joined(_unseen(log.n_clients - seen), cut)
     value = f"median {middle:.3g} s, clients {low:.3g} to {high:.3g} s"
     noise = durations.noise.quantile
     tail = float(np.exp(np.median(durations.scale) * np.interp(0.99, LEVELS, noise)))
@@ -150,7 +149,7 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
     rounds = f"{log.n_rounds:,} rounds"
     gain = math.expm1(durations.gain[0])
     if not seen:
-        remark = "no durations in the records: the median length of a round"
+        remark = "no durations in the records: from how long rounds took, and who was in time"
         return (Quantity("durations", value, "0 answers", 0, True, remark),)
     return (
         Quantity("durations", value, learned_from, seen, False, remark),
@@ -159,7 +158,7 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
             f"1 in 100 takes {tail:.3g} times as long",
             learned_from,
             seen,
-            share > 0.5,
+            is_short,
             "beyond the deadline it is extrapolated" if n_cut else "",
         ),
         Quantity(
@@ -201,6 +200,10 @@ def _correlation(effects: Effects, reported: ReportedValues, n: int) -> Quantity
 
 def _unseen(n: int) -> str:
     return f"{n:,} never seen: the population's" if n else ""
+
+
+def _joined(*remarks: str) -> str:
+    return "; ".join(remark for remark in remarks if remark)
 
 
 def _chance(logit: FloatArray) -> FloatArray:

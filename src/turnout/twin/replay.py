@@ -236,7 +236,7 @@ def replay(
     ]
     if not variants:
         raise InvalidInput("selectors must name at least one candidate.", field="selectors")
-    log = read_log([runs] if isinstance(runs, str | os.PathLike) else runs)
+    log = read_log(runs)
     return replay_log(log, variants, draws, outcomes)
 
 
