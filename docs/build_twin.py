@@ -28,6 +28,7 @@ MARK = "<!-- Made by docs/build_twin.py from results/twin.json; do not edit belo
 
 #: Errors of parameters, and metrics that are predicted.
 ERRORS = ("availability error", "success error", "duration error")
+PARAMETERS = ("availability", "success", "seconds")
 METRICS = ("success", "round length", "participation")
 
 Row = Mapping[str, Any]
@@ -108,6 +109,13 @@ def verdicts(saved: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
         found.append(
             (f"{name}, coverage", "85 to 95 %", f"{share:.1%}", bool(low <= share <= high))
         )
+    for name in PARAMETERS:
+        share, lowest, where = stated(saved["stated"], name)
+        text = f"{share:.1%}, worst world {lowest:.0%} ({where})"
+        is_held = bool(low <= share <= high)
+        found.append((f"true {name}, stated interval", "85 to 95 %", text, is_held))
+    for name, share in unseen(saved["phones"]):
+        found.append((name, "85 to 95 %", f"{share:.1%}", bool(low <= share <= high)))
     cost = saved["cost"]
     found.append(
         (
@@ -118,6 +126,37 @@ def verdicts(saved: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
         )
     )
     return found
+
+
+def stated(rows: Sequence[Row], name: str) -> tuple[float, float, str]:
+    """Return how many clients' true parameters lie in the intervals that twins state.
+
+    Args:
+        rows: The logs.
+        name: The parameter.
+
+    Returns:
+        The share over all logs, that of the worst world, and its name.
+    """
+
+    def share_of(some: Sequence[Row]) -> float:
+        return sum(row[name][0] * row[name][1] for row in some) / sum(row[name][1] for row in some)
+
+    by_world = {row["world"]: [x for x in rows if x["world"] == row["world"]] for row in rows}
+    worst = min(by_world, key=lambda world: share_of(by_world[world]))
+    return share_of(rows), share_of(by_world[worst]), worst
+
+
+def unseen(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return the coverage of phones that were not recorded, on average over halves by lot.
+
+    Args:
+        found: What was measured of phones.
+    """
+    return [
+        (f"unseen phones {how}, coverage", float(np.mean([x[how] for x in found["other halves"]])))
+        for how in ("by round", "by phone")
+    ]
 
 
 def later(saved: Mapping[str, Any]) -> list[str]:
@@ -192,6 +231,8 @@ def phones(found: Mapping[str, Any]) -> list[str]:
         found: What was measured.
     """
     actual, twin = found["quantiles"]
+    halves, right = found["other halves"], found["coverage"]["right, by round"]
+    by_round, by_phone = ([half[how] for half in halves] for how in ("by round", "by phone"))
     rows = [
         ("phones there, mean", f"{found['there'][0]:.2f}", f"{found['there'][1]:.2f}"),
         *(
@@ -210,10 +251,13 @@ def phones(found: Mapping[str, Any]) -> list[str]:
         f"The world was fitted to {found['n_fitted']} of the recorded phones: 300 rounds of 20 "
         f"minutes, logged by `random`. It then played {found['n_predicted']} clients that it had "
         "never seen. Their number per round was inside of its 90 % interval in "
-        f"{found['there coverage']:.0%} of the rounds. {len(found['other halves'])} other halves, "
-        "drawn by lot, gave "
-        f"{min(found['other halves']):.0%} to {max(found['other halves']):.0%}, on average "
-        f"{np.mean(found['other halves']):.0%}.",
+        f"{found['coverage']['by round']:.0%} of the rounds, and their shares of rounds in "
+        f"{found['coverage']['by phone']:.0%} of the phones.",
+        f"{len(halves)} other halves, drawn by lot, gave {min(by_round):.0%} to "
+        f"{max(by_round):.0%} of the rounds and {min(by_phone):.0%} to {max(by_phone):.0%} of the "
+        "phones. A record is one history of a few days, and its rounds go together: where the twin "
+        f"itself makes the other half, the share of rounds is from {right[0]:.0%} to "
+        f"{right[1]:.0%} in nine of ten cases.",
         "",
         "| quantity | other half | twin |",
         "|---|---|---|",
