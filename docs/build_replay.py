@@ -1,5 +1,6 @@
-"""Write the measured part of ``docs/howto/replay.md`` from ``results/replay.json``.
+"""Write the measured part of ``docs/howto/replay.md`` from its results.
 
+They are ``results/replay.json``, and ``results/advice.json`` of ``benchmarks/advice.py``.
 ``--run`` measures first: many logs of known worlds, each judged for candidates that did not make
 it. It resumes where it stopped; ``--fresh`` begins anew. ``--check`` writes nothing and fails if
 the page differs.
@@ -30,6 +31,7 @@ from turnout.worlds import Environment, History, Moment, named_world
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "replay.json"
+ADVICE = ROOT / "results" / "advice.json"
 PAGE = ROOT / "docs" / "howto" / "replay.md"
 MARK = "<!-- Made by docs/build_replay.py from results/replay.json; do not edit below. -->"
 
@@ -265,6 +267,39 @@ def page_part(saved: Mapping[str, Any]) -> str:
     return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
 
 
+def advice_part(saved: Mapping[str, Any]) -> str:
+    """Return the section on how often ``turnout recommend --from`` is wrong.
+
+    Args:
+        saved: The results of ``benchmarks/advice.py``.
+    """
+    n_logs = min(len(case["taken"]) for case in saved["cases"].values())
+    lines = [
+        "",
+        "## How often the advice is wrong",
+        "",
+        f"`benchmarks/advice.py` records known worlds, {n_logs} of {saved['n_logs']} planned logs "
+        "for each kind so far, and asks for advice.",
+        "*True time* is a candidate's mean time to half of the recorded answers, relative to that "
+        "of the selector in charge. A switch is wrong if",
+        f"the candidate is not sooner by {saved['apart']:.0%} or more, or if no candidate should "
+        "be. Advice to stay is missed if one is. To go on: `python benchmarks/advice.py`.",
+        "",
+        "| records | in charge | true time of candidates | wrong switches | missed |",
+        "|---" * 5 + "|",
+    ]
+    for case in saved["cases"].values():
+        (now, _), *others = case["true"].items()
+        good = [label for label, x in others if not case["stay"] and x <= 1.0 - saved["apart"]]
+        taken = case["taken"][:n_logs]
+        wrong = sum(label != now and label not in good for label in taken)
+        missed = f"{taken.count(now)} of {n_logs}" if good else "-"
+        true = ", ".join(f"`{label}` {x:.2f}" for label, x in others)
+        title = f"{case['title']}, {case['n_rounds']} rounds"
+        lines.append(f"| {title} | `{now}` | {true} | {wrong} of {n_logs} | {missed} |")
+    return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
+
+
 def _remarks(rows: list[Row]) -> list[str]:
     """Return what the misses are about."""
     cold = [row for row in rows if (row.world, row.quantity) == ("volatile", "seconds")]
@@ -293,6 +328,7 @@ def main(arguments: list[str]) -> int:
         measure()
     text = PAGE.read_text()
     wanted = text.partition(MARK)[0] + page_part(json.loads(RESULTS.read_text()))
+    wanted += advice_part(json.loads(ADVICE.read_text()))
     if "--check" in arguments:
         if text != wanted:
             print(f"{PAGE} differs from {RESULTS}: run python docs/build_replay.py")

@@ -121,8 +121,8 @@ def verdicts(saved: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
         (
             "a round of 5,000 clients",
             "at most 3 times the world volatile",
-            f"{cost['round cost']:.2f} times, {1e3 * cost['twin']:.1f} ms of processor time; the fit "
-            f"took {cost['fit_s']:.1f} s",
+            f"{cost['round cost']:.2f} times, {1e3 * cost['twin']:.1f} ms of processor time; the "
+            f"fit took {cost['fit_s']:.1f} s",
             cost["round cost"] <= bars["round cost"],
         )
     )
