@@ -101,9 +101,16 @@ CASES: Mapping[str, Case] = {
 def advice_of(case: Case, seed: int) -> str:
     """Return what is advised on the log of a seed."""
     with tempfile.TemporaryDirectory() as folder:
-        sizes = {"n_clients": N_CLIENTS, "cohort_size": COHORT, "n_rounds": case.n_rounds}
-        world = case.world(seed)
-        turnout.compare([case.charge], world, **sizes, seeds=[seed], n_jobs=1, out=folder)
+        turnout.compare(
+            [case.charge],
+            case.world(seed),
+            n_clients=N_CLIENTS,
+            cohort_size=COHORT,
+            n_rounds=case.n_rounds,
+            seeds=[seed],
+            n_jobs=1,
+            out=folder,
+        )
         return advise(folder, case.candidates, draws=10).take
 
 
