@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import turnout
 from turnout.core.registry import make
 from turnout.core.types import Outcome, RoundContext, Selection
+from turnout.selectors import guarded, pace
 from turnout.selectors._accounts import fair_share
 
 
@@ -102,3 +105,10 @@ def test_the_general_bound_holds_when_clients_come_and_go():
         shares, chosen = overlapping_history(selector, 10, 6, 300, seed, is_available=0.5)
         short, _ = worst_windows(shares, chosen, 0.8, 2.0)
         assert short.max() <= 1.0 + 0.8 * 9 + 1e-9
+
+
+@pytest.mark.parametrize("module", [guarded, pace])
+def test_each_number_names_one_statement(module):
+    text = " ".join(module.__doc__.split())
+    numbers = re.findall(r"(?:[.:] )\((\d+)\) (?=[A-Zqc]|time|utility)", text)
+    assert len(numbers) == len(set(numbers)) > 3

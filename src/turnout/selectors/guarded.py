@@ -18,32 +18,32 @@ Symbols:    phi = floor, kappa = cap, f_t = size / available of round t. Of a cl
 Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x), where a reserved
             place takes c no lower than 0. A place is reserved if q + phi f_t >= 1, and a client is
             out if c + kappa f_t < 1.
-            Over every window of every history, whatever the inner selector and the clients do, and
-            whether feedback comes at once, late, out of order or never:
-            (3) X >= phi S - D, D = 1 + phi (n - 1); D = 1 + phi if all n clients are always
-            available. (4) X <= kappa S + max(1, q at the start of W): one place more than the
-            cap, or what the floor owed it. So X / S is at least phi - e where S >= D / e.
-            No selector has a D below phi (n - 1) / 2: offer two clients at a time that are equally
-            far behind, and keep back whoever was passed over.
-            A restart from a state file forgets rounds: those that were chosen after the latest
-            round whose feedback is in the file. (5) If these are R rounds of W, (3) holds with
-            D + phi R and (4) with R places more.
+            (3) Over every window of every history, whatever the inner selector and the clients do,
+            and whether feedback comes at once, late, out of order or never: X >= phi S - D, D = 1 +
+            phi (n - 1); D = 1 + phi if all n clients are always available. (4) Likewise X <= kappa
+            S + max(1, q at the start of W): one place more than the cap, or what the floor owed it.
+            So X / S is at least phi - e where S >= D / e. No selector has a D below phi (n - 1) /
+            2: offer two clients at a time that are equally far behind, and keep back whoever was
+            passed over.
+            (5) A restart from a state file forgets rounds: those that were chosen after the latest
+            round whose feedback is in the file. If these are R rounds of W, (3) holds with D + phi
+            R and (4) with R places more.
             (9) Two rounds i < j that choose the same client have j - i >= b, and there are at most
             k of them. (10) The column energy_j, summed over the rounds that choose a client, is at
             most max_energy_j, and over all clients at most total_energy_j. Both are without a
             slack, for every history: whatever feedback and clients do, and after restarts.
             "Available" in (3) and (4) then means: and not excluded by (9) or (10).
-            With ``answers`` the floor is on replies. r = the column success_rate of a client, R =
-            its mean over the available clients, u = f_t min(phi R / r, kappa), at most 1, takes the
-            place of phi f_t in (1); if the u of a round sum to more than its places, all of them
-            are scaled down to that sum. Where r is not known or below 1e-6, u = phi f_t.
-            (11) X >= U - D, U = sum of u while it was available, D = 1 + 2 c (n - 1), c = the
-            largest u of anyone; (4) holds as it stands. A client whose chance to reply is at least
-            r in every round, whatever happened before, is expected to give at least r (U - D)
-            replies in a window that was fixed in advance. That is phi times an equal share of the
-            replies that a uniform draw is expected to get, sum of f_t R, less r D, wherever u was
-            neither bounded nor scaled. Of its first x places it replies to at least
-            r x - sqrt(x log(1 / d) / 2) with probability 1 - d.
+            (11) With ``answers`` the floor is on replies: X >= U - D, U = sum of u while the client
+            was available, D = 1 + 2 c (n - 1), c = the largest u of anyone; (4) holds as it stands.
+            u = f_t min(phi R / r, kappa), at most 1, takes the place of phi f_t in (1). r is the
+            client's column success_rate and R the mean of that column over the available clients.
+            If the u of a round sum to more than its places, all of them are scaled down to that
+            sum. Where r is not known or below 1e-6, u = phi f_t. A client whose chance to reply is
+            at least r in every round, whatever happened before, is expected to give at least r (U -
+            D) replies in a window that was fixed in advance. That is phi times an equal share of
+            the replies that a uniform draw is expected to get, sum of f_t R, less r D, wherever u
+            was neither bounded nor scaled. Of its first x places it replies to at least r x -
+            sqrt(x log(1 / d) / 2) with probability 1 - d.
 Deviations: none.
 Limits:     If more clients are owed a place than there are places, those furthest behind are served
             and the inner selector does not choose. D accounts for this. If too few clients are
@@ -130,7 +130,7 @@ of which (3) to (5) are proven.
 Rounds that overlap. A client at work cannot be chosen, so it is not available, and each choice is a
 round of the proofs above: its places are the free ones. Nothing in them says why a client is not
 available, or when feedback comes. So (3) and (4) hold for windows of choices as they stand, with S
-counted over the choices that find the client free. (9) Let every free client be available and at
+counted over the choices that find the client free. (12) Let every free client be available and at
 most c be at work, and let phi (n - 1) / (n - c + 1) + phi c / n <= 1. Then (3) holds with
 D = 1 + phi (n - 1) / (n - c + 1), which is near 1 + phi if n is large against c. Proof: it is
 enough that q <= D. While client i is owed a place and passed over, it is free, all places go to

@@ -46,12 +46,13 @@ Limits:     A late or silent client counts as taking at least as long as the slo
             floor is a promise for every history, by (3) of ``guarded``: a client gets at least
             ``floor`` times its fair share, less at most 1 + floor (n - 1) places, and less at most
             1 + floor if all clients are always available. Feedback may be late or lost. After a
-            restart with R rounds in flight it may be floor R places less, by (5) there. The floor
-            counts places, not answers: where the slow are cut off, they may have their places and
-            still be never heard. A time is what the server believes. Where it believes
-            clients' own clocks, false times are taken for true unless ``doubt`` is set. That needs
-            the length of the round by the server's clock and rounds in which all reply. Clients
-            that lie about losses alone gain at most CLIP.
+            restart with R rounds in flight it may be floor R places less, by (5) there. Where
+            rounds overlap, each choice is a round of this promise, and a client at work counts as
+            not available. The floor counts places, not answers: where the slow are cut off, they
+            may have their places and still be never heard. A time is what the server believes.
+            Where it believes clients' own clocks, false times are taken for true unless ``doubt``
+            is set. That needs the length of the round by the server's clock and rounds in which all
+            reply. Clients that lie about losses alone gain at most CLIP.
 Cost:       O(n log n) select, O(n) observe, state (8 x 12 + 2) n bytes.
 Checked:    the objective against brute force, the means by hand: tests/selectors/test_pace.py. The
             guarantee over adversarial histories: tests/selectors/test_guarded_histories.py. Time
