@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
+
+from turnout.core.errors import in_words
 
 
 def main() -> None:
@@ -13,6 +16,7 @@ def main() -> None:
         if error.name not in {"typer", "rich"}:
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'turnout[cli]'")
+    warnings.formatwarning = in_words
     app()
 
 

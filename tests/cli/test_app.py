@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +62,15 @@ def test_listing_selectors_imports_no_other_command_and_no_heavy_library() -> No
     assert not loaded.intersection([*HEAVY, *OTHERS])
     commands = {name for name in loaded if name.startswith("turnout.cli.")}
     assert commands == {f"turnout.cli.{name}" for name in ("app", "listing", "output")}
+
+
+def test_warnings_are_sentences_in_worker_processes_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "turnout", "compare", "random", "rbcs-f"]
+    command += ["--world", "unequal", "--rounds", "40", "--seeds", "1", "--jobs", "2"]
+    command += ["--out", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "\nWarning: penalty = 20" in done.stderr
+    assert ".py" not in done.stderr
 
 
 def test_bench_leaves_out_who_refuses_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,3 +76,12 @@ class UnknownSelector(TurnoutError, LookupError):
 
 class UnknownParameter(TurnoutError, TypeError):
     """A selector has no parameter of that name."""
+
+
+def in_words(message: Warning | str, *_: object, **__: object) -> str:
+    """Return a warning as the command line shows it, without the line of code that gave it.
+
+    Args:
+        message: The warning.
+    """
+    return f"Warning: {message}\n"

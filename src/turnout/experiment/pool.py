@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from turnout.core.errors import in_words
 from turnout.experiment.cell import CellTask, run_cell, stop_after_round
 from turnout.results import files
 from turnout.results.callbacks import Callback
@@ -175,7 +177,8 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
     """Run some cells; those whose process dies stay missing."""
     context = get_context("spawn")
     stopping = context.Event()
-    pool = ProcessPoolExecutor(n_processes, context, _end_with_parent, (stopping,))
+    begin = stopping, warnings.formatwarning is in_words
+    pool = ProcessPoolExecutor(n_processes, context, _begin, begin)
     try:
         futures = {pool.submit(_run_or_end, task): task for task in tasks}
         waiting: set[Future[CellResult]] = set(futures)
@@ -220,6 +223,13 @@ def _single_threaded_children() -> Iterator[None]:
         for name in SINGLE_THREADED:
             os.environ.pop(name, None)
         os.environ.update(before)
+
+
+def _begin(stopping: Event, is_in_words: bool) -> None:
+    """Let a worker end with its parent, and show warnings as the parent does."""
+    if is_in_words:
+        warnings.formatwarning = in_words
+    _end_with_parent(stopping)
 
 
 def _end_with_parent(stopping: Event) -> None:
