@@ -86,8 +86,8 @@ NOT_RUN = (
 
 _READ = (
     "Effects are differences between schemes with the same seed, with half the 95 % interval; of "
-    "times, logarithms of their ratio. These claims are explored, not decided: see the "
-    "[headline claims](../index.md)."
+    "times, ratios with their interval. These claims are explored, not decided: see the [headline "
+    "claims](../index.md)."
 )
 
 #: The colour of a verdict in the forest plot, as a number of the palette, and its meaning.
@@ -143,8 +143,8 @@ PAPERS = (
         "E3CS, journal form",
         "e3cs",
         ("journal", "ours"),
-        "It prefers clients that usually answer in time and gives each a minimum of chances: none "
-        "(E3CS-0), or more from the middle of training on (E3CS-inc).",
+        "It prefers clients that usually answer in time and guarantees each a minimum chance: none "
+        "(E3CS-0), or the same for all from a quarter of training on (E3CS-inc).",
     ),
     ("E3CS, arXiv form", "e3cs", ("arXiv",), "The same method as first posted."),
     (
@@ -165,7 +165,7 @@ PAPERS = (
         "NCCB",
         "nccb",
         ("",),
-        "It groups clients by their texts and learns with a small network whose training helps.",
+        "It groups clients by their texts, and a small network learns whose training helps most.",
     ),
 )
 
@@ -246,7 +246,8 @@ def index(rulings: Sequence[Ruling], papers: Sequence[Paper]) -> str:
         "An effect is the mean over all settings of a claim, paired by seed: a ratio of times or "
         "losses (x), or a difference (pt: points of accuracy). Of several comparisons, the weakest "
         "counts and is shown. Numbers in parentheses are of the pilot and do not count. What the "
-        "paper prints is shown as its mean.",
+        "paper prints is shown as its mean. Hours are what the runs of a claim take on one core; "
+        "claims share runs.",
         _coverage(papers),
         "## Readings fixed after a look",
         "No headline claim is among these. We changed or added them when results had been seen:",
@@ -325,7 +326,7 @@ def _headlines(rulings: Sequence[Ruling], page: str = "") -> str:
             one.effect if one.verdict else f"({one.effect})",
             one.interval if one.verdict else f"({one.interval})",
             f"{one.n_done} of {one.headline.seeds}",
-            f"**{one.text}**" if one.verdict else one.text,
+            f"**{one.text}**" if one.verdict else f"{one.text}{one.cost and f' ({one.cost})'}",
         )
         for one in rulings
         if page in ("", one.headline.paper)

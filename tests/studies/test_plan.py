@@ -159,8 +159,10 @@ def test_a_plan_runs_once_and_is_refused_after_a_change(tmp_path: Path) -> None:
     again = run_plan(plan=plan, **where)
     assert again.ran == []
     assert headline_table(again.rulings) == headline_table(ran.rulings)
-    words = Plan.from_table(small(says="With a higher V, a run is faster", short="V"))
-    assert read_headline(tmp_path / "headline.json", words).parts  # words may be mended
+    words = Plan.from_table(small(says="With a higher V, a run is faster", short="V", hours=2.0))
+    kept = read_headline(tmp_path / "headline.json", words)  # words may be mended
+    assert [one.cost for one in words.rulings(kept)] == [""]  # it is decided
+    assert [one.cost for one in words.rulings(ResultsFile("headline"))] == ["2 h"]
     for change, difference in (
         ({"seeds": 4}, r"headlines\.time\.seeds is 3 in headline\.json and 4 in the plan"),
         ({"margin": 0.1}, r"headlines\.time\.claim\.margin is nothing .* and 0\.1 in the plan"),

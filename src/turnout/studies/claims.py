@@ -389,7 +389,7 @@ def _time_step(claim: Claim, places: Sequence[Place], first: str, second: str) -
     n_early, n_never = (int((one | other).any(axis=0).sum()) for one, other in (early, never))
     ratio, border = log_ratio(ours, theirs, bounds), math.log(claim.factor)
     return _Step(
-        f"log({first} / {second})",
+        f"{first} / {second}",
         ratio,
         _mean(ratio) - border,
         evidence,
@@ -433,8 +433,9 @@ def _deciding(steps: Sequence[_Step]) -> _Step:
 
 def _remarked(weakest: _Step, measure: Metric[Cell]) -> str:
     """Return a comparison as text."""
-    form = ".2f" if measure.is_time_to else measure.form
-    text = f"{weakest.name} = {estimate(weakest.differences).written(form)}"
+    found = estimate(weakest.differences)
+    effect = _ratio(found) if measure.is_time_to else found.written(measure.form)
+    text = f"{weakest.name} = {effect}"
     if weakest.n_never:
         text += f", a run never reached it in {weakest.n_never} of {weakest.n_seeds} seeds"
     if weakest.is_unknown:
@@ -445,6 +446,13 @@ def _remarked(weakest: _Step, measure: Metric[Cell]) -> str:
     if weakest.n_early:
         text += f", reached by the first evaluation in {weakest.n_early} of {weakest.n_seeds} seeds"
     return text
+
+
+def _ratio(found: Estimate) -> str:
+    """Return an effect on logarithms of times as a ratio, with its interval if it has one."""
+    ratio = f"{math.exp(found.mean):.2f}x" if found.n else "-"
+    ends = " to ".join(f"{math.exp(end):.2f}x" for end in (found.low, found.high))
+    return f"{ratio} ({ends})" if found.n > 1 else ratio
 
 
 def _seeds_needed(steps: Sequence[_Step]) -> int | None:

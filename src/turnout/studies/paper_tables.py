@@ -100,7 +100,8 @@ def judged_claims(
         label = f"any of {n_settings}, {len(found)} run"
         place = claim.place or places[claim.figure]
         judged.append(Judged(claim, place, label, "", joined(found, n_settings)))
-    return sorted(judged, key=lambda one: bool(one.differs))
+    order = list(preset.claims)
+    return sorted(judged, key=lambda one: (bool(one.differs), order.index(one.claim)))
 
 
 def _planned(preset: Preset, figures: tuple[int, ...]) -> Iterator[tuple[Setting, Claim]]:
@@ -122,21 +123,33 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
     """
     left_out = set() if len({one.setting for one in judged}) > 1 else {"setting"}
     left_out |= set() if any(one.published for one in judged) else {"as published"}
-    rows = (
-        {
-            "where": one.place,
-            "the paper says": one.claim.says,
-            "setting": one.setting,
+    settings = _short_settings(judged)
+    rows, before = [], None
+    for one in judged:
+        is_same = one.claim is before
+        row = {
+            "where": "" if is_same else one.place,
+            "the paper says": "" if is_same else one.claim.says,
+            "setting": settings[one.setting],
             "effect": one.ours.deciding,
             "seeds": str(one.ours.n_seeds),
             "alone": _alone(one),
             "as published": one.published.verdict if one.published else "",
         }
-        for one in judged
-    )
-    return TextTable.of(
-        title, ({name: row[name] for name in row if name not in left_out} for row in rows)
-    )
+        rows.append({name: cell for name, cell in row.items() if name not in left_out})
+        before = one.claim
+    return TextTable.of(title, rows)
+
+
+def _short_settings(judged: Sequence[Judged]) -> dict[str, str]:
+    """Return the settings without the words that all of them share."""
+    parts = {one.setting: one.setting.split(", ") for one in judged}
+    of_each = [parts[one.setting] for one in judged if not one.claim.is_anywhere]
+    shared = set(of_each[0]).intersection(*of_each) if len(set(map(tuple, of_each))) > 1 else set()
+    return {
+        setting: ", ".join(part for part in own if part not in shared) or setting
+        for setting, own in parts.items()
+    }
 
 
 def details(judged: Sequence[Judged]) -> list[str]:

@@ -46,7 +46,7 @@ from turnout.studies.trials import ResultsError, Trials, gathered
 HEADLINE = "headline"
 
 #: What describes a plan in words and decides nothing: it can be mended after the runs.
-_WORDS = frozenset({"short", "says", "place", "reading", "stand_in"})
+_WORDS = frozenset({"short", "says", "place", "reading", "stand_in", "hours"})
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Headline:
         effect: The effect to be found if the paper prints no numbers: our choice.
         spread: Standard deviation of the pooled difference between seeds, in the pilot.
         seeds: The number of fresh seeds.
+        hours: What its runs take on one core, about; 0 = not measured. Claims share runs.
     """
 
     key: str
@@ -107,6 +108,7 @@ class Headline:
     effect: float = 0.0
     spread: float = 0.0
     seeds: int = 0
+    hours: float = 0.0
 
     @property
     def is_time(self) -> bool:
@@ -167,6 +169,12 @@ class Ruling(NamedTuple):
         if self.verdict is not None:
             return str(self.verdict)
         return "still running" if self.n_done else "not run yet"
+
+    @property
+    def cost(self) -> str:
+        """What its runs take, in words; empty after them, or if it is not known."""
+        hours = 0.0 if self.verdict else self.headline.hours
+        return f"{hours:g} h" if hours else ""
 
     @property
     def effect(self) -> str:
