@@ -108,7 +108,7 @@ def test_regression_finds_times_of_clients_never_chosen():
         selector.observe(selection, outcome(selection, seconds))
     context = rng.random((40, 2)) + 0.1
     ctx = RoundContext(60, 8, np.ones(40, dtype=np.bool_), columns={"context": context})
-    assert selector._base(ctx)[20:] == pytest.approx(context[20:] @ theta, rel=0.02)
+    assert selector._base(ctx, context)[20:] == pytest.approx(context[20:] @ theta, rel=0.02)
 
 
 def test_late_and_silent_clients_took_at_least_as_long_as_the_slowest():

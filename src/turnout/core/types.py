@@ -50,6 +50,7 @@ __all__ = [
 #: What a polled client evaluates its loss on.
 PollData = Literal["all", "mini-batch"]
 
+_COMPLETED = np.int8(Status.COMPLETED)  # an enum costs more than the comparison itself
 _NOTHING: Mapping[str, Array] = MappingProxyType({})
 _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 _NOT_EVALUATED: Mapping[str, float] = MappingProxyType({})
@@ -104,7 +105,7 @@ class RoundContext:
         require.mapping("evaluated", self.evaluated, "names to numbers")
         if self.busy is not None:
             busy = vector("busy", self.busy, np.bool_, n)
-            if np.any(busy & available):
+            if (busy & available).any():
                 raise InvalidInput("busy clients must not be available.", field="busy")
             _store(self, "busy", busy)
         _store(self, "available", available)
@@ -273,7 +274,7 @@ class Selection:
         require.integer("round", self.round, minimum=0)
         _store(self, "origin", Origin())
         clients = client_indices("clients", self.clients, None)
-        if np.any(clients[1:] <= clients[:-1]):
+        if clients.size > 1 and (clients[1:] <= clients[:-1]).any():
             raise InvalidInput(
                 "clients must be unique and ascending; sort them first.", field="clients"
             )
@@ -396,7 +397,7 @@ class Outcome:
     @property
     def completed(self) -> BoolArray:
         """(s,) which clients answered in time."""
-        return np.equal(self.status, Status.COMPLETED)
+        return np.equal(self.status, _COMPLETED)
 
     def metric(self, name: str, size: int | None = None) -> FloatArray:
         """Return a metric; all NaN if no client reported it.

@@ -63,6 +63,7 @@ ENDED = np.dtype(
         ("spent", np.float64),
     ]
 )
+_COMPLETED = np.int8(Status.COMPLETED)
 _DUE = -1  # the status of a client that is at work
 _MEMO, _METRIC = "memo.", "metric."
 
@@ -125,7 +126,7 @@ class InFlight:
     @property
     def n_answers(self) -> int:
         """Answers of this round so far."""
-        return int(np.count_nonzero(self.ended["status"] == Status.COMPLETED))
+        return int(np.count_nonzero(self.ended["status"] == _COMPLETED))
 
     @property
     def is_full(self) -> bool:
@@ -135,7 +136,7 @@ class InFlight:
     @property
     def versions(self) -> frozenset[int]:
         """The models that are in use: the newest, and those of answers that are due or waiting."""
-        waits = self.ended[self.ended["status"] == Status.COMPLETED]
+        waits = self.ended[self.ended["status"] == _COMPLETED]
         used = np.concatenate((self.flights["version"], waits["version"]))
         return frozenset((self.version, *np.unique(used).tolist()))
 
@@ -200,7 +201,13 @@ class InFlight:
                 "needs a number of its own.",
                 field="round",
             )
-        if np.isin(clients, self.flights["client"]).any():
+        at_work = self.flights["client"]
+        if clients.size and at_work.size:
+            places = np.searchsorted(clients, at_work)  # a selection is in ascending order
+            is_twice = bool((clients.take(places, mode="clip") == at_work).any())
+        else:
+            is_twice = False
+        if is_twice:
             raise InvalidInput("clients must not be at work already.", field="clients")
         new = np.zeros(clients.size, FLIGHT)
         new["client"], new["choice"], new["place"] = clients, selection.round, np.arange(new.size)
@@ -231,8 +238,12 @@ class InFlight:
         done["status"], done["duration"] = outcome.status, outcome.duration
         done["spent"] = outcome.duration if spent is None else spent
         self.ended = np.concatenate((self.ended, done), dtype=ENDED)
-        self.flights = np.delete(self.flights, rows)
-        numbers = np.unique(done["choice"]).tolist()
+        self.flights = self.flights[is_still(self.flights, rows)]
+        if rows.size == 1:
+            number = int(done["choice"][0])
+            if self._open[number].status.size == 1:  # nothing to wait for, and nothing to gather
+                return [(self._open.pop(number).selection, outcome)]
+        numbers = sorted(set(done["choice"].tolist()))
         for number in numbers:
             mine = np.flatnonzero(done["choice"] == number)
             self._open[number].add(done["place"][mine], outcome, mine)
@@ -249,7 +260,7 @@ class InFlight:
     def take_in(self) -> tuple[Answers, Array]:
         """End the round: return the answers that make the next model, and everything that ended."""
         ended = self.ended
-        counts = ended[ended["status"] == Status.COMPLETED]
+        counts = ended[ended["status"] == _COMPLETED]
         staleness = self.version - counts["version"]
         answers = Answers(
             counts["client"],
@@ -306,6 +317,18 @@ class InFlight:
             number, _, part = name.partition(".")
             parts.setdefault(int(number), {})[part] = values
         self._open = {number: _restored(number, parts[number]) for number in sorted(parts)}
+
+
+def is_still(records: Array, rows: IntArray) -> BoolArray:
+    """Return which records are left without some rows.
+
+    Args:
+        records: The records.
+        rows: Rows of them.
+    """
+    left = np.ones(records.size, dtype=np.bool_)
+    left[rows] = False
+    return left
 
 
 def _restored(number: int, parts: Mapping[str, Array]) -> _Choice:

@@ -248,7 +248,7 @@ class Simulated(Participants):
     def finish(self, rounds: IntArray, clients: IntArray) -> WorkReported:
         """Return the world's metrics of the choices that clients answer."""
         found: dict[str, FloatArray] = {}
-        for number in np.unique(rounds).tolist() or [0]:  # also of nobody: the names of all
+        for number in sorted(set(rounds.tolist())) or [0]:  # also of nobody: the names of all
             mine = np.flatnonzero(rounds == number)
             own = self._environment.reports(number, clients[mine], self._wanted)
             for name, values in own.items():

@@ -28,7 +28,7 @@ from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
-from turnout.core.types import Array, BoolArray, IntArray, Outcome, Status
+from turnout.core.types import Array, BoolArray, IntArray, Outcome, RoundContext, Status
 from turnout.experiment.loop import (
     Chooser,
     Overlapping,
@@ -37,6 +37,7 @@ from turnout.experiment.loop import (
     Progress,
     prepared,
 )
+from turnout.experiment.in_flight import is_still
 from turnout.results.run import Overlap, RoundRow
 from turnout.worlds import Answers, Closed, Environment, RoundPolicy, WorkSchedule
 
@@ -46,7 +47,8 @@ PATIENCE = 1000
 _DUE = np.dtype(
     [("ends_s", np.float64), ("status", np.int8), ("duration", np.float64), ("spent", np.float64)]
 )
-_CLOCK, _COMPLETED = "clock_s", np.int8(Status.COMPLETED)
+_CLOCK = "clock_s"
+_COMPLETED, _FAILED = np.int8(Status.COMPLETED), np.int8(Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +230,14 @@ class OverlappingRounds:
         self._clock_s = 0.0
         self._busy_s = 0.0
         self._due: Array = np.zeros(0, _DUE)
+        self._last: RoundContext | None = None  # what the last choice knew
         self._reached: BoolArray | None = None  # (n,) who could be reached by the last choice
 
     def state(self) -> dict[str, Array]:
         """Return everything between two rounds, as arrays."""
         due = {f"due.{name}": self._due[name] for name in _DUE.names or ()}
-        if self._reached is not None:
-            due["reached"] = self._reached
+        if self._last is not None or self._reached is not None:
+            due["reached"] = self._available()
         return {_CLOCK: np.array(self._clock_s), **due, **self._flights.state()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -280,22 +283,26 @@ class OverlappingRounds:
     def _until_full(self) -> None:
         """Fill free places at once, until the buffer is full."""
         flights, n_barren = self._flights, 0
-        while not flights.is_full and n_barren < PATIENCE:
-            if not np.any(self._due["ends_s"] <= self._clock_s):
+        enough = flights.schedule.enough
+        n_answers = flights.n_answers
+        while n_answers < enough and n_barren < PATIENCE:
+            if not (self._due["ends_s"] <= self._clock_s).any():
                 n_places = self._engine.places()
                 if n_places:
                     self._choose(flights.next_choice, n_places)
                 if not flights.n_busy:
                     n_barren += 1
                     continue
-            n_before = flights.n_answers
-            self._advance(float(self._due["ends_s"].min()))
-            rows = np.flatnonzero(self._due["ends_s"] <= self._clock_s)
-            n_answers = np.cumsum(self._due["status"][rows] == _COMPLETED)
-            enough = flights.schedule.enough - n_before
-            rows = rows[: int(np.searchsorted(n_answers, enough)) + 1]
+            n_before = n_answers
+            ends_s = self._due["ends_s"]
+            self._advance(float(ends_s.min()))
+            rows = np.flatnonzero(ends_s <= self._clock_s)
+            if rows.size > 1:
+                so_far = np.cumsum(self._due["status"][rows] == _COMPLETED)
+                rows = rows[: int(np.searchsorted(so_far, enough - n_before)) + 1]
             self._end(rows)
-            n_barren = 0 if flights.n_answers > n_before else n_barren + rows.size
+            n_answers = flights.n_answers
+            n_barren = 0 if n_answers > n_before else n_barren + rows.size
 
     def _until_time(self) -> None:
         """Give out work once, and wait as long as schedule or policy say."""
@@ -324,7 +331,7 @@ class OverlappingRounds:
         engine, late_counts = self._engine, math.isnan(self._flights.schedule.period)
         deadline = engine.policy.deadline(engine.observed)
         ctx, selection = self._chooser.choose(t, n_places, deadline)
-        self._reached = ctx.available if ctx.busy is None else ctx.available | ctx.busy
+        self._last = ctx
         chosen = selection.clients
         fate = self._chooser.fate(t)
         seconds = fate.duration[chosen]
@@ -336,7 +343,7 @@ class OverlappingRounds:
             due["status"][is_kept] = _COMPLETED
             due["duration"][is_kept] = due["spent"][is_kept] = seconds[is_kept]
         # The server hears of an answer or an error when it comes, and waits for anyone else.
-        is_heard = (due["status"] == Status.COMPLETED) | (due["status"] == Status.FAILED)
+        is_heard = (due["status"] == _COMPLETED) | (due["status"] == _FAILED)
         waits = closed.length_s if late_counts else deadline
         given_up = closed.spent if waits == math.inf else np.full(chosen.size, waits)
         due["ends_s"] = self._clock_s + np.where(is_heard, seconds, given_up)
@@ -365,12 +372,15 @@ class OverlappingRounds:
             reported = np.full((rows.size, *values.shape[1:]), np.nan)
             reported[answered] = values
             claims[name] = self._environment.claimed(reported.T, clients).T
-        self._due = np.delete(self._due, rows)
+        self._due = self._due[is_still(self._due, rows)]
         seconds = self._environment.claimed_s(due["duration"], clients)
         self._engine.end(rows, Outcome(status, seconds, claims), due["spent"])
 
     def _available(self) -> BoolArray:
         """Return (n,) who could be reached by the last choice, at work or not."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._reached = last.available if last.busy is None else last.available | last.busy
         if self._reached is None:  # it was before the checkpoint
             t = max(0, self._flights.n_choices - 1)
             self._reached = self._environment.context(t, 1, self._history).available

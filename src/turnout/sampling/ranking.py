@@ -14,6 +14,8 @@ from turnout.core.types import FloatArray, IntArray
 
 #: Size of the sample that ``kth_largest`` takes its pivot from.
 SAMPLE_SIZE = 4096
+#: So few values are sorted faster than they are partitioned.
+FEW = 1000
 
 
 class Ranking(NamedTuple):
@@ -93,6 +95,9 @@ def _between(values: FloatArray, first: int, last: int) -> tuple[float, float]:
             if n_left <= np.count_nonzero(values == low):
                 return float(low), float(low)
     places = values.size - last, values.size - first
+    if values.size <= FEW:
+        ordered = np.sort(values)
+        return float(ordered[places[1]]), float(ordered[places[0]])
     lower, upper = np.partition(values, places)[list(places)]
     return float(upper), float(lower)
 
@@ -116,8 +121,15 @@ def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
         return Ranking(np.arange(n), np.ones(n))
     if m == 0:
         return Ranking(np.zeros(0, dtype=np.int64), np.zeros(0))
-    if np.isnan(score.max()):
+    border = float(score.max())
+    if math.isnan(border):
         raise InvalidInput("score must not be NaN; give -inf to rank a client last.")
+    if m == 1:
+        tied = np.flatnonzero(score == border)
+        if tied.size > 1:
+            drawn = tied[rng.choice(tied.size, 1, replace=False, shuffle=False)]
+            return Ranking(drawn, np.array([1.0 / tied.size]))
+        return Ranking(tied, np.ones(1))
     border = border_of(score, m)
     above = np.flatnonzero(score > border)
     tied = np.flatnonzero(score == border)

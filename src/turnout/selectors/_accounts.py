@@ -207,8 +207,8 @@ class Accounts(Selector):
         if is_latest:
             self._forget()  # the state has every round now
 
-    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
-        """Charge a round to every client that was available, in place."""
+    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> Array:
+        """Charge a round to every client that was available, in place; return who was."""
         is_reserved = selection.memo.get(CHARGED_RESERVED, selection.recall("is_reserved"))
         clients = charged(selection)
         share = float(selection.recall("share"))
@@ -227,6 +227,7 @@ class Accounts(Selector):
         kept = np.where(is_reserved, np.minimum(tokens, least), -np.inf)
         all_tokens[clients] = np.maximum(tokens - 1.0, kept)
         np.minimum(all_tokens, 1.0, out=all_tokens)  # Eq. (2)
+        return was_there
 
     def _was_there(self, selection: Selection) -> Array:
         """Return who was available, without clients that joined after the selection."""

@@ -111,6 +111,7 @@ CLIP = 2.0
 TAIL = 8.0
 #: Regularisation of the regression, relative to the contexts.
 RIDGE = 1e-6
+_LATE, _FAILED = np.int8(Status.LATE), np.int8(Status.FAILED)
 #: Seconds that a client takes at least; a damaged state may say less.
 SHORTEST = 1e-100
 
@@ -198,11 +199,11 @@ class Pace(Accounts):
         reserved = self._reserved(ctx)
         others = np.flatnonzero(self._allowed(ctx, reserved))
         n_places = min(ctx.size - reserved.size, others.size)
-        base = self._base(ctx)
+        context = known_context(ctx, self.dimension) if "context" in ctx.columns else None
+        base = self._base(ctx, context)
         time = self._expected(ctx, base)
         np.minimum(time, ctx.deadline, out=time)
         of_others = others if others.size < ctx.n_clients else slice(None)  # without a copy
-        cost = np.maximum(time[of_others], time[reserved].max(initial=0.0))  # the slowest counts
         worth = self._worth(ctx)
         worth *= self.utility
         queue = self._ledger(ctx.round).accounts["queue_"]
@@ -211,21 +212,25 @@ class Pace(Accounts):
             mean = max(float(time[ctx.available | ctx.busy].mean()), SHORTEST)
             of_each = time[of_others] / mean, worth[of_others], queue[of_others]
             score = place_score(*of_each, self.haste)
-            ranking = top_m(score, n_places, rng)  # Eq. (6)
-            chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
+            chosen = others[top_m(score, n_places, rng).chosen]  # Eq. (6)
+            if reserved.size:
+                chosen = np.sort(np.concatenate((reserved, chosen)))
         elif n_places:
+            cost = np.maximum(time[of_others], time[reserved].max(initial=0.0))  # the slowest counts
             gain = (worth + queue)[of_others]
             mean = max(float(ctx.of_pool(time).mean()), SHORTEST)
             price = self.haste * n_places * (1.0 - self.late_) / mean  # Eq. (1)
             limit = bottleneck_limit(cost, gain, n_places, price)
             ranking = top_m(np.where(cost <= limit, gain, -np.inf), n_places, rng)
             chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
-        is_reserved = np.isin(chosen, reserved, assume_unique=True)
+        is_reserved = np.zeros(chosen.size, dtype=np.bool_)
+        if reserved.size:
+            is_reserved[np.searchsorted(chosen, reserved)] = True
         memo = {"base": base[chosen], "time": time[chosen]}
         if ctx.busy is not None:
             memo["part"] = np.array(_part_of_round(ctx))
-        if "context" in ctx.columns:
-            memo["context"] = known_context(ctx, self.dimension)[chosen]
+        if context is not None:
+            memo["context"] = context[chosen]
         memo |= self._account_memo(ctx, is_reserved)
         return self._noted(Selection(ctx.round, chosen, memo=memo))
 
@@ -236,25 +241,28 @@ class Pace(Accounts):
         memory = self.memory / float(selection.memo.get("part", 1.0))
         for record in (self.answers_, self.loss_, *(() if self.alert else (self.pace_,))):
             fade(record, memory)
-        add_observations(self.answers_, clients, outcome.completed.astype(np.float64))
+        self.answers_[0, clients] += outcome.completed
+        self.answers_[1, clients] += 1.0
         if self.utility > 0.0:
             add_observations(self.loss_, clients, outcome.metric("loss_rms"))
-        late = outcome.status == Status.LATE
-        self.late_ += (float(late.mean()) - self.late_) / memory if late.size else 0.0
+        if clients.size:
+            late = np.count_nonzero(outcome.status == _LATE) / clients.size
+            self.late_ += (late - self.late_) / memory
         self._learn_times(selection, outcome, memory)
 
-    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
+    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> Array:
         """Advance the queues too."""
-        super()._charge(accounts, selection)
-        queue, was_there = accounts["queue_"], self._was_there(selection)
+        was_there = super()._charge(accounts, selection)
+        queue = accounts["queue_"]
         queue[: was_there.size] += self.share * float(selection.recall("share")) * was_there
         queue[charged(selection)] -= 1.0
         np.maximum(queue, 0.0, out=queue)  # Eq. (2)
+        return was_there
 
     def _learn_times(self, selection: Selection, outcome: Outcome, memory: float) -> None:
         """Update the mean time, the regression and the pace of the chosen."""
         seconds = self._believed(selection, outcome)
-        is_timed = ~np.isnan(seconds) & (outcome.status <= Status.LATE)
+        is_timed = ~np.isnan(seconds) & (outcome.status <= _LATE)
         if not is_timed.any():
             return
         known = self.mean_time_ if self.n_times_ else float(np.median(seconds[is_timed]))
@@ -267,7 +275,7 @@ class Pace(Accounts):
             self.gram_ = keep * self.gram_ + c.T @ c
             self.moment_ = keep * self.moment_ + c.T @ clipped[is_timed]
         base, time = selection.recall("base"), selection.recall("time")
-        is_censored = ~is_timed & (outcome.status != Status.FAILED)
+        is_censored = ~is_timed & (outcome.status != _FAILED)
         at_least = np.maximum(seconds[is_timed].max(), time)
         seconds = np.where(is_censored, at_least, np.where(is_timed, seconds, np.nan))
         if self.alert:
@@ -322,14 +330,17 @@ class Pace(Accounts):
         self.pace_[:, seen] *= math.exp(-1.0 / REPLIES)
         add_observations(self.pace_, clients, np.minimum(found, TAIL * expected))
 
-    def _base(self, ctx: RoundContext) -> FloatArray:
+    def _base(self, ctx: RoundContext, context: FloatArray | None) -> FloatArray:
         """Return (n,) what a client of ordinary pace would take now."""
         mean = self.mean_time_ if self.n_times_ else 1.0
-        if "context" not in ctx.columns or not self.gram_.any():
+        if context is None or not self.gram_.any():
             return np.full(ctx.n_clients, mean)
-        ridge = RIDGE * np.trace(self.gram_) / self.dimension * np.eye(self.dimension)
-        theta = np.linalg.solve(self.gram_ + ridge, self.moment_)
-        return np.clip(known_context(ctx, self.dimension) @ theta, mean / TAIL, mean * TAIL)
+        gram = self.gram_.copy()
+        gram.ravel()[:: self.dimension + 1] += RIDGE * np.trace(gram) / self.dimension
+        theta = np.linalg.solve(gram, self.moment_)
+        predicted: FloatArray = context @ theta
+        np.maximum(predicted, mean / TAIL, out=predicted)
+        return np.minimum(predicted, mean * TAIL, out=predicted)
 
     def _expected(self, ctx: RoundContext, base: FloatArray) -> FloatArray:
         """Return (n,) the time that each client is expected to take, Eq. (3)."""

@@ -426,11 +426,11 @@ class Environment(CheckedFields):
         """
         if not wanted:
             return {}
-        known = {name: values[clients] for name, values in self.metrics(round).items()}
-        found = {name: known[name] for name in wanted if name in known}
+        known = self.metrics(round)
+        found = {name: known[name][clients] for name in wanted if name in known}
         for name in wanted.keys() & UPDATE_METRICS:
             size = wanted[name]
-            loss = known["loss"]
+            loss = known["loss"][clients]
             found[name] = (
                 loss if size is None else loss[:, None] * _direction(clients, size, self.seed)
             )
