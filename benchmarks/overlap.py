@@ -12,15 +12,21 @@ import turnout
 from turnout.experiment import overlapping, rounds
 from turnout.worlds import Buffered, Environment, LinearContextual
 
+#: Runs of each selector, of which the fastest counts.
+N_TURNS = 8
+
 
 def main() -> None:
     """Print events a second of processor time, and the cost of an event beside a round."""
     world = Environment(100, 0, timing=LinearContextual())
-    for name in ("random", "e3cs", "pace"):
-        begin, n_events = time.process_time(), 0
-        for record in overlapping(turnout.make(name), world, schedule=Buffered(), n_rounds=300):
-            n_events += record.row.clients.size
-        rate = n_events / (time.process_time() - begin)
+    best = dict.fromkeys(("random", "e3cs", "pace"), 0.0)
+    for _ in range(N_TURNS):  # in turn: what else the machine does slows all of them
+        for name in best:
+            begin, n_events = time.process_time(), 0
+            for record in overlapping(turnout.make(name), world, schedule=Buffered(), n_rounds=60):
+                n_events += record.row.clients.size
+            best[name] = max(best[name], n_events / (time.process_time() - begin))
+    for name, rate in best.items():
         print(f"{name}: {rate:,.0f} events a second of processor time")
     for name in ("random", "pace"):
         large = Environment(1_000_000, 0, timing=LinearContextual())

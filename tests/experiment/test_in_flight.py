@@ -102,9 +102,13 @@ def test_a_client_at_work_cannot_begin_again():
     choice = begin(engine, [1])
     with pytest.raises(InvalidInput, match="must not be at work already"):
         begin(engine, [1, 2])
+    begin(engine, [3])
+    for clients in ([0, 3], [3], [3, 5], [0, 1, 2]):
+        with pytest.raises(InvalidInput, match="must not be at work already"):
+            begin(engine, clients)
     with pytest.raises(InvalidInput, match="every choice needs a number of its own"):
-        engine.begin(Selection(choice, np.array([3])), 0.0)
-    assert engine.flights.n_busy == 1
+        engine.begin(Selection(choice, np.array([5])), 0.0)
+    assert engine.flights.n_busy == 2
 
 
 def test_engines_without_a_schedule_have_no_work_in_flight():

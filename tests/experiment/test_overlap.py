@@ -450,6 +450,8 @@ def test_places_are_never_exceeded_and_nobody_works_twice():
         (lambda: SemiSynchronous(math.inf), "period_s"),
         (lambda: Synchronous("keep"), "late"),
         (lambda: Buffered(1, 2, staleness=0.5), "staleness"),
+        (lambda: Buffered(1, 2, mixes=1), "mixes"),
+        (lambda: Buffered(1, 2, DeviationWeight(), mixes=True), "mixes"),
         (lambda: PolynomialWeight(-1.0), "a"),
         (lambda: HingeWeight(b=-1.0), "b"),
         (lambda: DeviationWeight(beta=1.5), "beta"),

@@ -79,7 +79,12 @@ def test_identities_of_synchronous_experiments_are_as_before():
 
 @pytest.mark.parametrize(
     "schedule",
-    [Buffered(3, 9, HingeWeight(1.0, 2.0)), SemiSynchronous(4.0), Synchronous("use")],
+    [
+        Buffered(3, 9, HingeWeight(1.0, 2.0)),
+        Buffered(1, 3, mixes=True),
+        SemiSynchronous(4.0),
+        Synchronous("use"),
+    ],
 )
 def test_schedules_survive_a_table(schedule):
     made = Experiment(["random"], n_rounds=5, schedule=schedule)

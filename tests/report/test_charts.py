@@ -14,6 +14,7 @@ from tests.report.folders import (
     change_arrays,
     change_json,
     run_cell,
+    run_folder,
     simulated,
 )
 from turnout.experiment import Experiment, run_experiment
@@ -25,7 +26,7 @@ from turnout.report.to_plotly import plotly_chart, plotly_maps
 from turnout.results.groups import gather
 from turnout.results.reader import read_cells
 from turnout.results.run import PER_CHOICE, PER_ROUND
-from turnout.worlds import e3cs_world
+from turnout.worlds import Buffered, e3cs_world
 
 
 def charts_of(path):
@@ -222,6 +223,25 @@ def test_round_times_have_words_of_their_own(charts, runs):
     lengths = np.concatenate([run.length_s for run in runs])
     low, high = np.percentile(lengths, (5, 95))
     assert f"nine in ten {low:.4g} to {high:.4g} s" in tip["hovertemplate"][0]
+
+
+def test_rounds_that_overlap_have_a_section_of_their_own(tmp_path):
+    schedule = Buffered(3, 9)
+    path = run_folder(tmp_path, "random", "fedcs", schedule=schedule, seeds=2, n_rounds=25)
+    found, order = charts_of(path)
+    own = ["staleness", "staleness-shares", "at-work", "wasted"]
+    assert [key for key in found if key in own] == own
+    assert not any(key.startswith("extra") for key in found)  # not twice
+    runs = [cell.run for cell in read_cells([path])[0] if cell.settings.label == "random"]
+    stale = np.concatenate([run.stale for run in runs])
+    steps = trace(found["staleness-shares"], order["random"])
+    bins = np.bincount(stale) / stale.size
+    assert stale.max() > 1
+    assert steps["y"][: bins.size] == pytest.approx(bins)
+    assert trace(found["at-work"], order["random"])["y"][-1] == pytest.approx(9.0)
+    lost = [(run.spent * (run.status != 0)).sum() / run.busy_s.sum() for run in runs]
+    assert trace(found["wasted"], order["random"])["y"][-1] == pytest.approx(np.mean(lost))
+    assert trace(found["wasted"], order["random"])["y"][-1] > 0
 
 
 def test_accuracy_is_drawn_by_round_and_by_time(training):

@@ -90,6 +90,24 @@ def test_a_stale_answer_adds_its_step_from_the_model_that_its_client_got():
     np.testing.assert_allclose(federation.weights.numpy(), expected.numpy(), atol=1e-6)
 
 
+def test_fedasync_mixes_the_models_as_plain_code_does():
+    # The same history: client 0 answers on versions 0 and 1, and client 1 on version 0, by 2 late.
+    environment = Environment(3, 3, Always(), Reliable(), Seconds((1.0, 3.0, 5.0)))
+    federation = Federation(Training(server_lr=0.6), 3, 3)
+    schedule = Buffered(1, 2, PolynomialWeight(1.0), mixes=True)
+    records = list(
+        overlapping(Lowest(), environment, schedule=schedule, n_rounds=3, participants=federation)
+    )
+    assert [record.answers.staleness.tolist() for record in records] == [[0], [0], [2]]
+    trainer, client = federation.trainer, np.array
+    models = [trainer.initial_weights()]
+    for who, version, age in ((0, 0, 0), (0, 1, 0), (1, 0, 2)):
+        alpha = 0.6 / (1 + age)
+        own = trainer.train(models[version], client([who]), version).weights[0]
+        models.append((1 - alpha) * models[-1] + alpha * own)
+    np.testing.assert_allclose(federation.weights.numpy(), models[-1].numpy(), atol=1e-6)
+
+
 def test_late_work_counts_as_in_refl():
     # Rounds end after 2 s. Clients 0 and 1 answer in time; 2 and 3 were chosen in round 0, come in
     # round 1 and are late by one. So the second model is made of two fresh updates and two stale.

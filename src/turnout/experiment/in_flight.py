@@ -238,7 +238,9 @@ class InFlight:
         done["status"], done["duration"] = outcome.status, outcome.duration
         done["spent"] = outcome.duration if spent is None else spent
         self.ended = np.concatenate((self.ended, done), dtype=ENDED)
-        self.flights = self.flights[is_still(self.flights, rows)]
+        is_left = np.ones(self.flights.size, dtype=np.bool_)
+        is_left[rows] = False
+        self.flights = self.flights[is_left]
         if rows.size == 1:
             number = int(done["choice"][0])
             if self._open[number].status.size == 1:  # nothing to wait for, and nothing to gather
@@ -271,6 +273,7 @@ class InFlight:
             self.schedule.staleness,
             counts["probability"],
             counts["times"],
+            self.schedule.mixes,
         )
         self.ended = np.zeros(0, ENDED)
         self.version += 1
@@ -317,18 +320,6 @@ class InFlight:
             number, _, part = name.partition(".")
             parts.setdefault(int(number), {})[part] = values
         self._open = {number: _restored(number, parts[number]) for number in sorted(parts)}
-
-
-def is_still(records: Array, rows: IntArray) -> BoolArray:
-    """Return which records are left without some rows.
-
-    Args:
-        records: The records.
-        rows: Rows of them.
-    """
-    left = np.ones(records.size, dtype=np.bool_)
-    left[rows] = False
-    return left
 
 
 def _restored(number: int, parts: Mapping[str, Array]) -> _Choice:

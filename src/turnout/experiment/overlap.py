@@ -37,7 +37,6 @@ from turnout.experiment.loop import (
     Progress,
     prepared,
 )
-from turnout.experiment.in_flight import is_still
 from turnout.results.run import Overlap, RoundRow
 from turnout.worlds import Answers, Closed, Environment, RoundPolicy, WorkSchedule
 
@@ -372,7 +371,9 @@ class OverlappingRounds:
             reported = np.full((rows.size, *values.shape[1:]), np.nan)
             reported[answered] = values
             claims[name] = self._environment.claimed(reported.T, clients).T
-        self._due = self._due[is_still(self._due, rows)]
+        is_left = np.ones(self._due.size, dtype=np.bool_)
+        is_left[rows] = False
+        self._due = self._due[is_left]
         seconds = self._environment.claimed_s(due["duration"], clients)
         self._engine.end(rows, Outcome(status, seconds, claims), due["spent"])
 

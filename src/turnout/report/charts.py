@@ -49,7 +49,7 @@ N_ROWS, N_COLUMNS = 100, 125
 #: Columns of rounds.jsonl that every kind of run has; all others get charts of their own.
 _COMMON = frozenset(
     {"round", "available", "chosen", "completed", "late", "failed", "silent"}
-    | {"length_s", "wasted_s", "regret", "energy_j", "co2_g"}
+    | {"length_s", "wasted_s", "regret", "energy_j", "co2_g", "staleness", "at_work"}
 )
 _MOST_EXTRA, _MOST_CLASSES, _N_BINS, _N_LORENZ, _N_LEVELS = 8, 12, 30, 101, 200
 #: The bins of losses end here; the few losses above are counted in the last one.
@@ -88,6 +88,7 @@ def sections(world: WorldGroup, order: Order) -> list[Section]:
         ("Regret", _regret),
         *by_client,
         ("Time", _time),
+        ("Rounds that overlap", _overlap),
         ("Energy", _energy),
         ("Fairness queues", _queues),
         ("Twin", twin_charts),
@@ -305,6 +306,50 @@ def _time(world: WorldGroup, order: Order) -> Iterator[Chart]:
         panel = Panel(boxes, Axis(ticks=names), Axis(length.title, "s"))
         caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
         yield Chart("round-time", length.title, caption, [panel], legend="none")
+
+
+def _overlap(world: WorldGroup, order: Order) -> Iterator[Chart]:
+    """Yield what runs have whose rounds overlap: staleness, clients at work and wasted work."""
+    stale, at_work = metric_named("staleness"), metric_named("at_work")
+    lines = _over_rounds(world, order, _column("staleness"))
+    if not lines:
+        return
+    caption = f"{stale.meaning} The mean over the replies of a round. {_SEEDS}"
+    yield from _lines("staleness", stale.title, caption, lines, stale.title)
+    steps = [
+        Line(variant.name, order[variant.name], *_ages(variant), is_steps=True)
+        for variant in world.variants
+        if any(cell.choices is not None and cell.run.stale.size for cell in variant.cells)
+    ]
+    caption = "Share of the replies that counted, by their staleness, all seeds."
+    x = Axis(stale.title, is_whole=True)
+    if steps:
+        panel = Panel(steps, x, Axis("share of replies", is_share=True))
+        yield Chart("staleness-shares", "Replies by staleness", caption, [panel])
+    caption = f"{at_work.meaning} {_SEEDS}"
+    lines = _over_rounds(world, order, _column("at_work"))
+    yield from _lines("at-work", at_work.title, caption, lines, at_work.title)
+    wasted = metric_named("wasted_share")
+    lines = _over_rounds(world, order, _wasted_so_far)
+    caption = f"Devices' time on work that did not count, as a share of all their time. {_SEEDS}"
+    yield from _lines("wasted", f"{wasted.title} so far", caption, lines, wasted.title)
+
+
+def _ages(variant: VariantCells) -> tuple[Array, FloatArray]:
+    """Return the edges of whole numbers, and the share of the replies with each staleness."""
+    runs = [cell.run for cell in variant.cells if cell.choices is not None]
+    counts = np.bincount(np.concatenate([run.stale for run in runs]))
+    return np.arange(counts.size + 1) - 0.5, counts / counts.sum()
+
+
+def _wasted_so_far(cell: Cell) -> FloatArray | None:
+    """Return (T,) the share of the devices' time that was wasted up to each round."""
+    at_work = cell.series.get("at_work")
+    if at_work is None:
+        return None
+    worked = np.nancumsum(at_work * cell.series["length_s"])
+    wasted = np.nancumsum(cell.series["wasted_s"])
+    return np.divide(wasted, worked, out=np.full(worked.size, np.nan), where=worked > 0.0)
 
 
 def _energy(world: WorldGroup, order: Order) -> Iterator[Chart]:

@@ -465,8 +465,9 @@ class LiveView:
         """The figures of the run."""
         found = [_status(self.run, *self._shown)]
         for line in self.measured:
-            title = f"{line.name.capitalize()} by round"
-            found.append(_by_round(line.name, title, "", [line], Axis(line.name)))
+            words = line.name.replace("_", " ")
+            title = f"{words.capitalize()} by round"
+            found.append(_by_round(line.name, title, "", [line], Axis(words)))
         found.append(_answers(self.run))
         if np.isfinite(self.run.answers.wall_s).any():
             found.append(_waits(self.run))

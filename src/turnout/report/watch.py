@@ -238,7 +238,7 @@ _MOST_CLIENTS = 100_000
 #: Selectors whose curves are drawn, one colour each.
 _MOST_CURVES = 8
 #: Measures that are drawn if a run has them.
-_MEASURES = ("accuracy", "loss")
+_MEASURES = ("accuracy", "loss", "staleness", "at_work")
 _NONE = "\N{EN DASH}"
 
 

@@ -84,7 +84,15 @@ import numpy as np
 from turnout.core.domains import Count, Flag, Fraction, NonNegative, number
 from turnout.core.registry import register
 from turnout.core.stateful import LARGEST_STATE, NOT_NEGATIVE
-from turnout.core.types import BoolArray, FloatArray, Outcome, RoundContext, Selection, Status
+from turnout.core.types import (
+    Array,
+    BoolArray,
+    FloatArray,
+    Outcome,
+    RoundContext,
+    Selection,
+    Status,
+)
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.sampling.linear import known_context
 from turnout.sampling.ranking import median
@@ -216,7 +224,9 @@ class Pace(Accounts):
             if reserved.size:
                 chosen = np.sort(np.concatenate((reserved, chosen)))
         elif n_places:
-            cost = np.maximum(time[of_others], time[reserved].max(initial=0.0))  # the slowest counts
+            cost = np.maximum(
+                time[of_others], time[reserved].max(initial=0.0)
+            )  # the slowest counts
             gain = (worth + queue)[of_others]
             mean = max(float(ctx.of_pool(time).mean()), SHORTEST)
             price = self.haste * n_places * (1.0 - self.late_) / mean  # Eq. (1)

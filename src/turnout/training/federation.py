@@ -279,7 +279,8 @@ class Federation:
             total = int(self.data.num_samples.sum())
             fresh = versions.number
             bases = [
-                None if each.version == fresh else versions.models[each.version] for each in done
+                None if answers.mixes or each.version == fresh else versions.models[each.version]
+                for each in done
             ]
             local = [each.weights for each in done]
             factor = answers.rule.of_updates(

@@ -34,6 +34,7 @@ from turnout.core import require
 from turnout.core.domains import (
     CheckedFields,
     Count,
+    Flag,
     Fraction,
     NonNegative,
     Positive,
@@ -41,6 +42,7 @@ from turnout.core.domains import (
     number,
 )
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import LATER
 from turnout.core.types import FloatArray, IntArray
 from turnout.worlds.policies import FixedDeadline, RoundPolicy
 
@@ -168,6 +170,8 @@ class WorkSchedule(ABC):
     #: Whether a free place is filled at once; otherwise at the start of a round.
     refills: ClassVar[bool] = False
     staleness: StalenessWeight
+    #: Whether answers count as whole models; otherwise as steps from the models of their clients.
+    mixes: bool = False
 
     @property
     def overlaps(self) -> bool:
@@ -297,19 +301,23 @@ class Buffered(CheckedFields, WorkSchedule):
 
     It has sizes of its own, so the cohort size of a run does not count.
 
-    ``Buffered(size=1, concurrency=...)`` never waits for a second answer. That differs from
-    FedAsync in one point: what is added is the client's step from its own model, as in FedBuff, and
-    not the difference between the two models.
+    ``Buffered(size=1, concurrency=..., mixes=True)`` is FedAsync: with x the present model, y the
+    one that a client returns and s its weight, the next model is (1 - alpha s) x + alpha s y.
+    alpha is ``server_lr`` of the training, and the learning rate of the server in Flower.
 
     Args:
         size: Answers that fill the buffer, at least 1.
         concurrency: Clients at work at the same time, at least ``size``.
         staleness: The weight of stale work.
+        mixes: Whether an answer counts as a whole model, as in FedAsync: its difference from the
+            present model is added. False adds the client's step from the model that it got, as in
+            FedBuff.
     """
 
     size: Count = 10
     concurrency: Count = 30
     staleness: StalenessWeight = field(default_factory=PolynomialWeight)
+    mixes: Flag = field(default=False, metadata=LATER)
     refills: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -320,6 +328,12 @@ class Buffered(CheckedFields, WorkSchedule):
                 f"concurrency must be at least size = {self.size}, got {self.concurrency}: fewer "
                 "clients at work than answers in the buffer would only wait.",
                 field="concurrency",
+            )
+        if self.mixes and isinstance(self.staleness, DeviationWeight):
+            raise InvalidInput(
+                "mixes does not go with DeviationWeight, which compares the steps of clients. Use "
+                "ConstantWeight, PolynomialWeight or HingeWeight.",
+                field="mixes",
             )
 
     @property
@@ -357,6 +371,7 @@ class Answers(NamedTuple):
         rule: Gives the weights; ``rule.of_updates`` where the updates are at hand.
         probability: (s,) its chance to be chosen; NaN if the selector reports none.
         times: (s,) how often it was drawn in its choice.
+        mixes: Whether the answers count as whole models, and not as steps.
     """
 
     clients: IntArray
@@ -367,3 +382,4 @@ class Answers(NamedTuple):
     rule: StalenessWeight
     probability: FloatArray
     times: IntArray
+    mixes: bool = False

@@ -345,12 +345,12 @@ def _array(values):
     return Array(values)
 
 
-def answers_of(staleness, rule, times=None):
+def answers_of(staleness, rule, times=None, mixes=False):
     n = len(staleness)
     stale, ones = np.array(staleness), np.ones(n, dtype=np.int64)
     chance = np.full(n, np.nan)
     times = ones if times is None else np.array(times)
-    return Answers(ones, ones, ones, stale, rule.of(stale), rule, chance, times)
+    return Answers(ones, ones, ones, stale, rule.of(stale), rule, chance, times, mixes)
 
 
 @pytest.mark.parametrize("rule", [PolynomialWeight(), DeviationWeight(), ConstantWeight()], ids=str)
@@ -391,6 +391,20 @@ def test_the_mean_of_rewritten_replies_is_what_training_computes(identity, rule)
     counts = np.array([4.0, 5.0, 6.0, 7.0, 8.0])
     weights = examples * times
     np.testing.assert_allclose(arrays["n"].numpy(), weights @ counts / weights.sum())
+
+
+def test_fedasync_mixes_the_reply_with_the_present_model(identity):
+    models, messages = replies_of(np.random.default_rng(5), 2, np.float64)
+    present, base = models
+    own = messages[0].content["arrays"]["w"].numpy()
+    answers = answers_of([3], PolynomialWeight(1.0), mixes=True)
+    rewritten = StaleSteps(present, [base], answers, np.array([7.0])).rewrite(messages[:1])
+    inner = FedAvgM(server_learning_rate=0.6)
+    inner.current_arrays = present  # as its configure_train does
+    arrays, _ = inner.aggregate_train(1, rewritten)
+    alpha = 0.6 / 4
+    expected = (1 - alpha) * present["w"].numpy() + alpha * own
+    np.testing.assert_allclose(arrays["w"].numpy(), expected, rtol=1e-12)
 
 
 def test_a_fresh_reply_stays_as_it_came(identity):

@@ -12,7 +12,8 @@ clients received, the next model is
 factor on ``num-examples`` would cancel if all answers are equally stale. Instead, each answer is
 rewritten as w + s_i (w_i - b_i) and keeps its weight n_i. FedAvg then returns the model above.
 FedAdam and other adaptive strategies use the difference between this model and w as their gradient.
-An answer with staleness 0 and weight 1 stays unchanged, bit for bit.
+An answer with staleness 0 and weight 1 stays unchanged, bit for bit. With ``mixes``, as in FedAsync
+(Xie et al., 2019), b_i is w for every answer.
 
 Two kinds of arrays are not steps. Arrays of integers, such as counters, are averaged unchanged. The
 running moments of batch normalisation, ``running_mean`` and ``running_var`` in torch, are averaged
@@ -174,7 +175,8 @@ class StaleSteps:
         examples = np.where(np.isfinite(self.examples), self.examples, 1.0) * answers.times
         weighted = float(examples @ factors)
         share = float(examples.sum()) / weighted if weighted > 0.0 else math.nan
-        for message, base, factor in zip(messages, self.bases, factors.tolist(), strict=True):
+        bases = [self.present] * len(records) if answers.mixes else self.bases
+        for message, base, factor in zip(messages, bases, factors.tolist(), strict=True):
             of_moments = 1.0 if math.isnan(share) else factor * share
             put_arrays(message, self._rewritten(arrays_of(message), base, factor, of_moments))
         times = answers.times.tolist()

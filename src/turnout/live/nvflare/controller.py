@@ -365,7 +365,8 @@ def _check_settings(given: LiveSettings) -> None:
     if given.overlaps:
         raise InvalidInput(
             f"schedule {type(given.schedule).__name__} lets rounds overlap, and NVFlare's FedAvg "
-            "waits for every round: leave it out, or use Flower or HTTP.",
+            "waits for every round: leave it out. Or let your own NVFlare controller ask turnout "
+            "serve for single places (docs/howto/overlap.md, In NVFlare), or use Flower.",
             field="schedule",
         )
     if given.followers:
