@@ -88,7 +88,9 @@ def test_versions_are_kept_as_long_as_somebody_works_on_them():
     assert ended.size == 2
     assert engine.flights.versions == {0, 1}  # client 2 still works on version 0
     begin(engine, [0])
-    answer(engine, 2, 0)
+    answer(engine, 2)
+    assert engine.flights.versions == {0, 1}  # its answer still waits with version 0
+    answer(engine, 0)
     answers, _ = engine.aggregate()
     assert dict(zip(answers.clients.tolist(), answers.staleness.tolist(), strict=True)) == {
         2: 1,

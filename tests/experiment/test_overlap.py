@@ -216,6 +216,7 @@ def test_failures_and_deadlines_free_places():
     assert second.length_s == 2.0
     assert second.status.tolist() == [Status.SILENT, Status.LATE, Status.COMPLETED]
     assert second.spent.tolist() == [1.0, 3.0, 2.0]
+    assert records[1].answers.clients.tolist() == [2]  # who is given up has no part in the model
     # With an error message, the place is free at once: 0 starts again at 1 s. It fails again at
     # 2 s, but client 2 answers first then, because its choice is older.
     told = world(1.0, 5.0, 2.0, fails=[0], reports_failure=True)
