@@ -14,6 +14,7 @@ import numpy as np
 from turnout import Outcome, RoundContext
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import FloatArray
+from turnout.sampling.linear import known_context
 from turnout.selectors.pace import Pace
 
 PAGE = Path(__file__).parent.parent / "docs" / "pace-planning.md"
@@ -27,7 +28,8 @@ class Planned(Pace):
     """Pace whose queues count as the seconds that a place in a slow round saves later."""
 
     def _worth(self, ctx: RoundContext) -> FloatArray:
-        time = self._expected(ctx, self._base(ctx))
+        context = known_context(ctx, self.dimension) if "context" in ctx.columns else None
+        time = self._expected(ctx, self._base(ctx, context))
         fast = np.partition(time[ctx.pool], ctx.size - 1)[ctx.size - 1]
         saved = np.maximum(time - fast, 0.0) / time[ctx.pool].mean()
         price = LEAST_PRICE + self.haste * saved

@@ -349,7 +349,9 @@ def _wasted_so_far(cell: Cell) -> FloatArray | None:
         return None
     worked = np.nancumsum(at_work * cell.series["length_s"])
     wasted = np.nancumsum(cell.series["wasted_s"])
-    return np.divide(wasted, worked, out=np.full(worked.size, np.nan), where=worked > 0.0)
+    share: FloatArray = np.full(worked.size, np.nan)
+    np.divide(wasted, worked, out=share, where=worked > 0.0)
+    return share
 
 
 def _energy(world: WorldGroup, order: Order) -> Iterator[Chart]:

@@ -150,20 +150,21 @@ class Invitations(Accounts):
         if self.participation.is_limited and own[KNOWN][0] <= selection.round:
             self._since = math.inf  # it was counted in accounts that are gone
 
-    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
+    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> Array:
         """Count who was chosen, and what was not known when they were."""
-        super()._charge(accounts, selection)
+        was_there = super()._charge(accounts, selection)
         if self.has_budget:
             cost = selection.recall(COST)
             accounts[ENERGY][charged(selection)] += cost
             accounts[ENERGY_OF_ALL] += cost.sum()
         if not self.participation.is_limited:
-            return
+            return was_there
         t, clients = selection.round, charged(selection)
         self._charge_unknown(accounts, t, int(selection.recall("n_unknown")))
         accounts[TIMES][clients] += 1.0
         accounts[NEXT][clients] = np.maximum(accounts[NEXT][clients], t + 1.0)
         np.maximum(accounts[KNOWN], t + 1.0, out=accounts[KNOWN])
+        return was_there
 
     def _charge_unknown(
         self, accounts: Mapping[str, FloatArray], round: int, n_unknown: int
