@@ -224,9 +224,8 @@ class Pace(Accounts):
             if reserved.size:
                 chosen = np.sort(np.concatenate((reserved, chosen)))
         elif n_places:
-            cost = np.maximum(
-                time[of_others], time[reserved].max(initial=0.0)
-            )  # the slowest counts
+            slowest = time[reserved].max(initial=0.0)
+            cost = np.maximum(time[of_others], slowest)  # the slowest counts
             gain = (worth + queue)[of_others]
             mean = max(float(ctx.of_pool(time).mean()), SHORTEST)
             price = self.haste * n_places * (1.0 - self.late_) / mean  # Eq. (1)
