@@ -656,12 +656,16 @@ class _Model:
         self._sum, self._count = np.zeros(n_clients), np.zeros(n_clients)
         self._total = self._n = 0.0
 
-    def expected(self) -> FloatArray:
-        """Return (n,) what is expected of each client."""
-        if self._fixed is not None:
+    def expected(self, prior: FloatArray | None = None) -> FloatArray:
+        """Return (n,) what is expected of each client.
+
+        Args:
+            prior: (n,) what clients are drawn towards; None = everyone's mean.
+        """
+        if self._fixed is not None and prior is None:
             return self._fixed
         mean = self._total / self._n if self._n else 0.0
-        return (self._sum + PRIOR * mean) / (self._count + PRIOR)
+        return (self._sum + PRIOR * (mean if prior is None else prior)) / (self._count + PRIOR)
 
     def learn(self, clients: IntArray, values: FloatArray) -> None:
         """Take in what came of choices."""
@@ -758,8 +762,7 @@ def _play(
             places.append(float(everyone.sum()))
             by_world = worlds.expected(rounds.record, t, theirs) or {}
             for key, model in models.items():
-                by_client = model.expected()
-                for k, mean in enumerate((by_client, by_world.get(key, by_client))):
+                for k, mean in enumerate((model.expected(), model.expected(by_world.get(key)))):
                     predicted[key][k].append(mean[clients])
                     expected[key][k].append(float(everyone @ mean))
                 moving[key].append(float(everyone @ last[key]))
