@@ -38,8 +38,8 @@ MARK = "<!-- Made by docs/build_replay.py from results/replay.json; do not edit 
 # What is measured, and the bars. They were written down before the first log was judged.
 N_LOGS, N_ROUNDS, N_CLIENTS, COHORT, DRAWS = 200, 150, 50, 10, 5
 #: Seeds of the logs: this and on. Those from 0 made the first results. Nine from 1,000 on showed
-#: that a cold start must be carried over even where it is not clear. Those from 2,000 on showed that
-#: the fitted world alone can be a poor model, so clients' own outcomes correct it now.
+#: that a cold start must be carried over even where it is not clear. Those from 2,000 on showed
+#: that the fitted world alone can be a poor model, so clients' own outcomes correct it now.
 FIRST_SEED = 3_000
 #: Rounds from which the true mean of each client's seconds is taken.
 N_TRUTH = 2_000
@@ -152,8 +152,8 @@ def errors_of(world: str, logger: str, seed: int) -> Iterator[tuple[str, float, 
     variants = [each for text in CASES[world, logger] for each in variants_of(text)]
     found = replay_log(log, variants, DRAWS)
     for each in found.candidates:
-        if each.problem:
-            raise SystemExit(f"{world}, {logger}, {each.label}: {each.problem}")
+        if each.problem:  # replay gives no estimate then
+            continue
         for key in filter(each.estimates.__contains__, JUDGED[world]):
             true = float(each.demand @ means[key] / each.demand.sum())
             if key == "seconds":  # clients that it had in the round before are not cold
@@ -175,9 +175,14 @@ def measure() -> None:
             if case and len(next(iter(case.values()))["error"]) > seed:
                 continue
             for name, error, covers in errors_of(world, logger, FIRST_SEED + seed):
-                cell = case.setdefault(name, {"error": [], "covers": []})
+                none: dict[str, Any] = {"error": [None] * seed, "covers": [None] * seed}
+                cell = case.setdefault(name, none)
                 cell["error"].append(round(error, 6))
                 cell["covers"].append(int(covers))
+            for cell in case.values():
+                if len(cell["error"]) == seed:  # refused
+                    cell["error"].append(None)
+                    cell["covers"].append(None)
         if seed % 10 == 9 or seed == N_LOGS - 1:
             write_atomically(RESULTS, (json.dumps(saved) + "\n").encode())
             print(seed + 1, flush=True)
@@ -191,7 +196,7 @@ def rows_of(saved: Mapping[str, Any]) -> list[Row]:
         for name, cell in cells.items():
             if name.split(" | ")[1] not in JUDGED[world]:
                 continue
-            error = np.array(cell["error"])
+            error = np.array([x for x in cell["error"] if x is not None])
             rows.append(
                 Row(
                     world,
@@ -201,7 +206,7 @@ def rows_of(saved: Mapping[str, Any]) -> list[Row]:
                     float(error.mean()),
                     float(error.std(ddof=1)) / math.sqrt(error.size),
                     float(np.sqrt(np.mean(error**2))),
-                    float(np.mean(cell["covers"])),
+                    float(np.mean([x for x in cell["covers"] if x is not None])),
                 )
             )
     return rows
@@ -220,7 +225,8 @@ def ratios(rows: list[Row]) -> dict[tuple[str, ...], float]:
 def page_part(saved: Mapping[str, Any]) -> str:
     """Return the measured part of the page."""
     rows = rows_of(saved)
-    n_logs = min(row.n for row in rows)
+    judged = [len(cell["error"]) for cells in saved.values() for cell in cells.values()]
+    n_logs = min(judged)
     if n_logs < N_LOGS:
         return (
             f"{MARK}\n\nThe proof of this version is not complete: {n_logs} of {N_LOGS} logs of "
@@ -236,6 +242,7 @@ def page_part(saved: Mapping[str, Any]) -> str:
         for method in METHODS
         if method.startswith("doubly_robust")
     }
+    refused = {row[:3]: n_logs - row.n for row in rows if row.n < n_logs}
     lines = [
         MARK,
         "",
@@ -260,6 +267,7 @@ def page_part(saved: Mapping[str, Any]) -> str:
         + ".",
         "",
         *_remarks(rows),
+        *_refusals(refused, n_logs),
         "",
         "| world | in charge | candidate | quantity | method | bias ± error | RMSE | covered |",
         "|---" * 8 + "|",
@@ -273,6 +281,15 @@ def page_part(saved: Mapping[str, Any]) -> str:
             f"{bias} | {row.rmse:.4f} | {covered} |"
         )
     return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
+
+
+def _refusals(refused: Mapping[tuple[str, ...], int], n_logs: int) -> list[str]:
+    """Return in how many logs there was no estimate: replay found them too thin."""
+    return [
+        f"For `{candidate}` with `{logger}` in charge in `{world}`, {n} of {n_logs} logs were "
+        "refused as too thin for it; its rows are about the others."
+        for (world, logger, candidate), n in refused.items()
+    ]
 
 
 def advice_part(saved: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Replays of logs: against known worlds, with bad logs, and what candidates may learn."""
 
 import dataclasses
+import importlib.util
 import json
 import math
 from pathlib import Path
@@ -328,3 +329,24 @@ def test_command_fits_the_terminal_and_json_has_everything(logged, monkeypatch):
 def test_selectors_are_parted_at_their_commas(text, parts):
     """A comma inside of parameters belongs to its selector."""
     assert parted(text) == parts
+
+
+def test_the_page_of_the_proof_counts_logs_that_replay_refuses():
+    path = Path(__file__).parents[2] / "docs" / "build_replay.py"
+    spec = importlib.util.spec_from_file_location("build_replay", path)
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    errors = np.random.default_rng(0).normal(0.0, 0.01, build.N_LOGS).tolist()
+    cell = {"error": [None, *errors[1:]], "covers": [None, *[1] * (build.N_LOGS - 1)]}
+    saved = {"volatile | random": {f"pace | seconds | {method}": cell for method in build.METHODS}}
+    (row, *_) = build.rows_of(saved)
+    assert row.n == build.N_LOGS - 1
+    assert row.coverage == 1.0
+    assert row.bias == pytest.approx(np.mean(errors[1:]))
+    text = build.page_part(saved)
+    assert "For `pace` with `random` in charge in `volatile`, 1 of 200 logs were refused" in text
+    saved["volatile | random"]["pace | seconds | doubly_robust"] = {
+        "error": [0.1, 0.2],
+        "covers": [1, 1],
+    }
+    assert "not complete: 2 of 200 logs" in build.page_part(saved)
