@@ -304,11 +304,11 @@ def advice_part(saved: Mapping[str, Any]) -> str:
         "## How often the advice is wrong",
         "",
         f"`benchmarks/advice.py` records known worlds, {n_logs} of {saved['n_logs']} planned logs "
-        "for each kind so far, and asks for advice.",
+        "for each kind, and asks for advice.",
         "*True time* is a candidate's mean time to half of the recorded answers, relative to that "
         "of the selector in charge. A switch is wrong if",
         f"the candidate is not sooner by {saved['apart']:.0%} or more, or if no candidate should "
-        "be. Advice to stay is missed if one is. To go on: `python benchmarks/advice.py`.",
+        "be. Advice to stay is missed if one is.",
         "",
         "| records | in charge | true time of candidates | wrong switches | missed |",
         "|---" * 5 + "|",
