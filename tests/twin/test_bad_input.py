@@ -172,6 +172,30 @@ def test_late_answers_do_not_stand_for_unknown_ones(tmp_path: Path):
         assert world.in_time(6.0).mean() == pytest.approx(success.mean(), abs=0.08)
 
 
+def test_clients_that_report_their_seconds_do_not_pay_for_those_that_do_not(tmp_path: Path):
+    policy = FixedDeadline(6.0)
+    experiment = Experiment(["random"], world="volatile", n_rounds=150, seeds=1, policy=policy)
+    run_experiment(experiment, log := tmp_path / "late", n_jobs=1)
+
+    def silent(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return columns | {
+            "duration": np.where(columns["clients"] % 2 == 0, np.nan, columns["duration"])
+        }
+
+    whole, some = turnout.fit(log), turnout.fit(changed(log, tmp_path / "some", silent))
+    reporting = some.in_time(6.0)[1::2].mean() - whole.in_time(6.0)[1::2].mean()
+    assert abs(reporting) < 0.025
+    assert abs(some.in_time(6.0)[::2].mean() - whole.in_time(6.0)[::2].mean()) < 0.12
+
+
+def test_runs_that_happen_to_choose_the_same_clients_are_no_copies(tmp_path: Path):
+    everyone = Experiment(
+        ["random", "e3cs"], world="volatile", n_clients=8, cohort_size=8, n_rounds=20, seeds=1
+    )
+    run_experiment(everyone, tmp_path / "everyone", n_jobs=1)
+    assert len(read_log([tmp_path / "everyone"]).records) == 2
+
+
 def test_a_run_and_its_copy_are_refused(log: Path, tmp_path: Path):
     shutil.copytree(log, tmp_path / "backup")
     with pytest.raises(InvalidInput, match=r"got the same rounds in .* leave out one of them"):
@@ -191,6 +215,9 @@ def test_live_records_whose_clock_went_back_or_that_lack_rounds_are_noted(tmp_pa
             for t, each in enumerate(lines)]  # fmt: skip
     (note,) = turnout.fit(rewritten(path, back)).notes
     assert note.endswith("clock went back before round 14, so times of day were not used.")
+    unknown = [each | {"began": ""} if t in (3, 4, 5) else each for t, each in enumerate(back)]
+    (note,) = turnout.fit(rewritten(path, unknown)).notes
+    assert "before round 14" in note
     (note,) = replay(rewritten(path, lines[:12]), ["random"]).log.notes
     assert "answers.jsonl has 12 of 20 rounds" in note
     (path / "answers.jsonl").unlink()

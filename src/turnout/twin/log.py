@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.core.errors import InvalidInput
+from turnout.core.rng import Purpose, stream
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.results import read_cells
 from turnout.results.answers import LiveAnswers, read_answers
@@ -26,6 +27,8 @@ LEAST_ROUNDS = 5
 _LONGEST = 1.5
 
 
+#: Answers in time that everyone's share of known seconds is worth.
+_SHARE_PRIOR = 2.0
 #: What kinds of runs have no records by name.
 _SIMULATED = ("simulation", "training")
 #: The columns of a log, one entry per choice.
@@ -253,6 +256,9 @@ def _check_distinct(cells: Sequence[Cell]) -> None:
     for one, other in combinations(cells, 2):
         n = min(one.n_rounds, other.n_rounds)
         a, b = one.run.first(n), other.run.first(n)
+        is_same_kind = one.settings.label == other.settings.label
+        if n < LEAST_ROUNDS or not (is_same_kind and a.clients.size):
+            continue  # few rounds may be the same by chance, and others where everybody is chosen
         if all(
             np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True)
             for name in ("offsets", "clients", "status", "length_s", "duration")
@@ -275,11 +281,12 @@ def _gaps(cell: Cell, answers: LiveAnswers | None) -> Iterator[str]:
     if answers is None:
         return
     days = times_of_day(answers)
-    back = np.flatnonzero(np.diff(days[np.isfinite(days)]) < 0.0)
+    known = np.flatnonzero(np.isfinite(days))
+    back = np.flatnonzero(np.diff(days[known]) < 0.0)
     if back.size:
         yield (
-            f"{cell.path}: the server's clock went back before round {back[0] + 2:,}, so times of "
-            "day were not used."
+            f"{cell.path}: the server's clock went back before round {known[back[0] + 1] + 1:,}, "
+            "so times of day were not used."
         )
 
 
@@ -289,6 +296,22 @@ def _clients(cell: Cell, answers: LiveAnswers | None, index: dict[str, int]) -> 
     names = [str(i) for i in range(n)] if answers is None else list(answers.names)
     names += [f"client {i}" for i in range(len(names), n)]
     return np.array([index.setdefault(name, len(index)) for name in names[:n]], dtype=np.int64)
+
+
+def _known_share(run: Run, done: BoolArray, usable: BoolArray) -> FloatArray:
+    """Return (choices,) which part of its answers in time a client reports with their seconds.
+
+    As many of its late answers are kept: with all of them, it would look slow. Seconds are mostly
+    missing for some clients and not for some answers, so each client has a part of its own, drawn
+    towards everyone's.
+    """
+    everyone = float(usable[done].mean()) if done.any() else 1.0
+    n_done, n_usable = (
+        np.bincount(run.clients[which], minlength=int(run.clients.max(initial=0)) + 1)
+        for which in (done, done & usable)
+    )
+    share: FloatArray = (n_usable + _SHARE_PRIOR * everyone) / (n_done + _SHARE_PRIOR)
+    return share[run.clients]
 
 
 def _columns(
@@ -310,10 +333,7 @@ def _columns(
         usable = is_known & ~impossible & (done | (status == Status.LATE))
         waited = np.where(np.isfinite(run.spent) & (run.spent > 0.0), run.spent, length)
         late = (status == Status.LATE) & ~usable
-        # Where answers in time lack their seconds, as many of the late ones are left out: with all
-        # of them, clients would look slow.
-        kept_share = float(usable[done].mean()) if done.any() else 1.0
-        late &= np.diff(np.floor(np.cumsum(late) * kept_share), prepend=0.0) > 0.0
+        late &= stream(0, Purpose.EVAL).random(late.size) < _known_share(run, done, usable)
         parts["clients"].append(record.client_of[run.clients])
         parts["rounds"].append(record.first + rounds)
         parts["status"].append(status)
