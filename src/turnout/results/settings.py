@@ -198,7 +198,6 @@ def tools(*, trains: bool) -> dict[str, Any]:
     return {name: version for name, version in installed.items() if name in own}
 
 
-@functools.cache  # the code that runs is what it was when it was imported
 def _git_state(package: Path) -> tuple[str | None, bool | None]:
     """Return commit and dirtiness if the package itself is tracked by git, else (None, None)."""
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
