@@ -351,6 +351,14 @@ def test_nothing_of_a_session_imports_a_framework():
     assert not [path.name for path in files if "flwr" in path.read_text()]
 
 
+def test_every_client_gets_room_only_for_short_vectors_that_nobody_asked_for(ticking):
+    session = session_of("fed-cbs")
+    sent = {"features": [1.0] * 100_000, "context": [1.0] * 16, "label_counts": [1.0] * 1000}
+    session.identify("adversary", Reply(metrics=sent, content=Identity("adversary")))
+    session.sync(["adversary"])
+    assert session.members.columns.state().keys() == {"context", "label_counts"}
+
+
 def test_a_client_cannot_fill_the_memory_with_columns_or_the_records_with_words(ticking):
     session = session_of("fed-cbs")
     junk = {f"column-{i}": 1.0 for i in range(1000)}

@@ -279,6 +279,7 @@ def test_a_report_without_a_number_may_be_repeated(http, portal, number):
         ({"kind": "over-select", "factor": 1e300}, "policy"),
         ({"kind": "over-select-by-success", "factor": 1e12}, "policy"),
         ({"kind": "fixed-deadline", "seconds": 1e100}, "policy"),
+        ({"kind": "first-k", "seconds": 10**400}, "policy"),
     ],
 )
 def test_a_policy_under_which_no_round_opens_is_refused(http, policy, field):

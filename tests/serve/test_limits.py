@@ -11,7 +11,7 @@ import uvicorn
 
 from tests.serve.conftest import LOCAL
 from turnout.serve import auth, create_app, protocol
-from turnout.serve.auth import make_token
+from turnout.serve.auth import is_loopback, make_token
 from turnout.serve.database import writing
 from turnout.serve.logs import CALLER
 
@@ -220,3 +220,9 @@ def test_a_request_that_arrives_in_pieces_is_answered(address):
                 said += connection.recv(65536)
             assert said.startswith(b"HTTP/1.1 200")
             threading.Event().wait(0.3)  # longer than a request may take
+
+
+def test_ipv4_on_a_socket_of_ipv6_is_this_machine_as_well():
+    assert is_loopback("::ffff:127.0.0.1")
+    assert not is_loopback("::ffff:10.0.0.1")
+    assert not is_loopback("10.0.0.1")

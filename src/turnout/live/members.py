@@ -24,6 +24,8 @@ from turnout.live.transport import Address, Identity, Kind, Question, Reply, Tic
 _GRACE_S = 1.0
 #: Longest code or context that is kept.
 MOST_NUMBERS = 100_000
+#: The same of a column that nothing in the run uses: all clients get room for it.
+MOST_UNASKED = 16
 #: Columns that are kept in addition to those that the selector uses.
 MOST_COLUMNS = 64
 #: Longest stable id that is accepted.
@@ -97,7 +99,8 @@ class Columns:
             except (TypeError, ValueError, OverflowError):
                 log.warning("client %d: column %r is not numbers, left out", client, name)
                 continue
-            is_wrong = value.ndim > (name not in COLUMN_LIMITS) or value.size > MOST_NUMBERS
+            most = MOST_NUMBERS if name in self.wanted else MOST_UNASKED
+            is_wrong = value.ndim > (name not in COLUMN_LIMITS) or value.size > most
             shape = value.shape
             if is_wrong or self.shape_of(name) not in (None, shape):
                 log.warning("client %d: column %r has shape %s, left out", client, name, shape)

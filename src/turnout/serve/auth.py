@@ -239,7 +239,8 @@ def is_loopback(host: str) -> bool:
         host: An address or a name, without a port.
     """
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback  # on ::, IPv4 is so
     except ValueError:
         return host == "localhost"
 

@@ -6,7 +6,6 @@ that the earlier ones need not be replayed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import lru_cache
@@ -301,8 +300,8 @@ def _engine(url: str) -> Engine:
         return engine
     if backend != "postgresql":
         raise InvalidInput(
-            "database must be sqlite:///FILE or postgresql://USER@HOST/NAME, got "
-            f"{re.sub('//.*@', '//***@', url)!r}.",
+            "database must be sqlite:///FILE or postgresql://USER@HOST/NAME, got one that begins "
+            f"with {url[: url.find(':') + 1]!r}.",  # the rest may hold a password
             field="database",
         )
     try:
