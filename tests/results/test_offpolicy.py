@@ -246,7 +246,7 @@ def test_thin_and_missing_support_are_named():
     assert math.isnan(nothing.self_normalised(np.ones(200)).mean)
     # Half of its choices are of clients that have no chance in the log.
     half = Weighted(np.arange(0, 201, 2), np.full(200, 0.5), np.full(200, 0.25), np.full(100, 2.0))
-    assert "50 % of its choices could not occur" in half.problem
+    assert "the log seems to cover only 50 % of its choices" in half.problem
     whole = Weighted(np.arange(0, 201, 2), np.full(200, 0.5), np.full(200, 0.5), np.full(100, 2.0))
     assert whole.problem == ""
 

@@ -243,10 +243,8 @@ class Weighted:
             )
         is_certain = self.support.mean + SURE * self.support.half_width < 1.0
         if is_certain and self.support.mean < LEAST_SUPPORT:
-            return (
-                f"{1.0 - self.support.mean:.0%} of its choices could not occur in the log".replace(
-                    "%", " %"
-                )
+            return f"the log seems to cover only {self.support.mean:.0%} of its choices".replace(
+                "%", " %"
             )
         return ""
 
